@@ -11,6 +11,9 @@
 
 from __future__ import annotations
 
+import fnmatch
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -23,6 +26,7 @@ from lightagentd.config.configuration import load_one
 from lightagentd.config.template import fill, names_of
 from lightagentd.config.unattended import (
     DEFAULTS,
+    PROMPT_NAME,
     PROMPTS,
     SESSION_ID,
     TRIAGE,
@@ -199,6 +203,26 @@ class TriggerFile(Unattended):
     def question(self, data: dict[str, Any]) -> str:
         return fill(self.prompt, data)
 
+    def fits(self, data: Mapping[str, Any]) -> bool:
+        """Whether each name in `match` has a value that its glob matches."""
+        return all(fnmatch.fnmatchcase(str(data.get(name, "")), glob) for name, glob in self.match.items())
+
+    @property
+    def mark(self) -> str:
+        """Stands for what it waits for: how far a source was followed says nothing once that has changed."""
+        kind = KINDS[self.on]
+        waits_for = {name: getattr(self, name) for name in ("on", *kind.needs, *kind.takes)}
+        return hashlib.sha256(json.dumps(waits_for, default=str).encode()).hexdigest()[:12]
+
+    def marked(self, position: str) -> str:
+        """A position, as it is stored."""
+        return f"{self.mark} {position}" if position else ""
+
+    def unmarked(self, stored: str) -> str:
+        """A stored position; empty where that is not one of what it waits for now."""
+        mark, _, position = stored.partition(" ")
+        return position if mark == self.mark else ""
+
 
 def trigger_files(folder: Path) -> list[Path]:
     """The files of triggers below a configuration folder."""
@@ -245,18 +269,18 @@ class TriggerFiles:
 
     def read_prompt(self, name: str) -> None:
         """Read the file of a prompt of a unit again, which may be new: its unit needs no reload."""
-        path = self.config / PROMPTS / f"{name.removeprefix(PROMPT)}.toml"
-        if not name.startswith(PROMPT) or "/" in name:
+        stem = name.removeprefix(PROMPT)
+        if not name.startswith(PROMPT) or not PROMPT_NAME.match(stem):
             return
+        found = {one: file for one, file in self.found.items() if one != name}
+        broken = {one: err for one, err in self.broken.items() if one != name}
         try:
-            self.found[name] = load(self.config, name.removeprefix(PROMPT))
-            self.broken.pop(name, None)
+            found[name] = load(self.config, stem)
         except NotFound:
-            self.found.pop(name, None)
-            self.broken.pop(name, None)
+            pass
         except (OSError, ConfigError) as err:
-            self.found.pop(name, None)
-            self.broken[name] = _broken(path, err)
+            broken[name] = _broken(self.config / PROMPTS / f"{stem}.toml", err)
+        self.found, self.broken = found, broken  # others may be in the middle of the former ones
 
     def get(self, name: str) -> Unattended:
         """Raises ConfigError for a broken one, NotFound."""

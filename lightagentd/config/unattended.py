@@ -20,7 +20,7 @@ from lightagentd.errors import ConfigError, NotFound
 from lightagentd.tool import Effect
 
 PROMPTS = "prompts"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9:_.-]{0,99}\Z")
+PROMPT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9:_.-]{0,99}\Z")
 Line = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
 SESSION_ID = "ses_[0-9a-f]{1,64}"
 
@@ -126,7 +126,7 @@ def prompt_files(folder: Path) -> list[Path]:
 
 def load(folder: Path, name: str) -> PromptFile:
     """The prompt `name` of a configuration folder. Raises ConfigError, NotFound."""
-    if not _NAME.match(name):
+    if not PROMPT_NAME.match(name):
         raise ConfigError(
             f"{name[:60]!r} cannot be the name of a prompt.",
             suggestion="Letters, digits and any of : _ . - make one, as in lightagent-prompt@daily-disk.",
@@ -144,7 +144,7 @@ def load(folder: Path, name: str) -> PromptFile:
 
 def check(path: Path) -> PromptFile:
     """Check a prompt file, as far as possible without the daemon. Raises ConfigError."""
-    if not _NAME.match(path.stem):
+    if not PROMPT_NAME.match(path.stem):
         raise ConfigError(
             f"{path} has a name that no unit can have.",
             suggestion="Letters, digits and any of : _ . - make one.",

@@ -37,26 +37,26 @@ COMMAND_TIMEOUT_S = 600.0
 DESKTOP_CHARS = 1000
 SENDMAIL_PATH = "/usr/sbin:/usr/lib:/usr/bin:/usr/local/sbin:/usr/local/bin"
 MAIL_TIMEOUT_S = 120.0
+_UNIT = "lightagent-triggers"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """An answer to be delivered. `name` is that of the prompt's file."""
+    """An answer to be delivered. `name` is that of the file of its question, `unit` the unit that does it."""
 
     name: str
+    unit: str
     agent: str
     text: str
     session: str
 
 
-def check_file(name: str, path: Path) -> None:
-    """Check, before an agent works, whether the answer of the prompt `name` may go to this file. Raises
-    StorageError.
-    """
+def check_file(unit: str, path: Path) -> None:
+    """Check, before an agent works, whether its answer may go to this file. Raises StorageError."""
     try:
         answer_file.check_place(path)
     except OSError as err:
-        raise _unwritable(name, path, err) from err
+        raise _unwritable(unit, path, err) from err
 
 
 def write_file(delivery: Delivery, path: Path, *, append: bool) -> None:
@@ -71,18 +71,18 @@ def write_file(delivery: Delivery, path: Path, *, append: bool) -> None:
         else:
             answer_file.replace(path, text)
     except OSError as err:
-        refused = _unwritable(delivery.name, path, err)
+        refused = _unwritable(delivery.unit, path, err)
         refused.suggestion = f"It is kept: lactl sessions show {delivery.session}. {refused.suggestion}"
         raise refused from err
 
 
-def _unwritable(name: str, path: Path, err: OSError) -> StorageError:
+def _unwritable(unit: str, path: Path, err: OSError) -> StorageError:
     if isinstance(err, answer_file.Unsafe):
         suggestion = "The file has to be the owner's own, where nobody else but root can write to any folder."
     else:
         suggestion = (
-            "The owner of the prompt must be able to write there, and the unit must let them: ReadWritePaths="
-            f" in systemctl edit lightagent-prompt@{name}"
+            "The owner must be able to write there, and the unit must let them: ReadWritePaths="
+            f" in systemctl edit {unit}"
         )
     return StorageError(
         f"The answer cannot be written to {path}: {err.strerror or err}.", suggestion=suggestion
@@ -118,7 +118,7 @@ async def deliver(file: Unattended, delivery: Delivery) -> str:
     return f"The answer of {who} is on the desktop of {file.owner}."
 
 
-def check_target(name: str, file: Unattended) -> None:
+def check_target(unit: str, file: Unattended) -> None:
     """Check, before an agent works, whether its answer can be delivered; and give up new privileges, which
     only some programs for mail need. Raises StorageError, Unavailable.
     """
@@ -127,7 +127,7 @@ def check_target(name: str, file: Unattended) -> None:
     else:
         libc.forbid_new_privileges()
     if file.file is not None:
-        check_file(name, file.file)
+        check_file(unit, file.file)
 
 
 async def _give_to_command(delivery: Delivery, command: Sequence[str], timeout_s: float) -> None:
@@ -199,8 +199,9 @@ def main() -> None:
         files.read()
         file = files.get(options.name)
         become(file.account(folder))
-        delivery = Delivery(name=options.name, **json.loads(sys.stdin.buffer.read()))
-        check_target(options.name, file)
+        answer = json.loads(sys.stdin.buffer.read())
+        delivery = Delivery(name=options.name, unit=_UNIT, **answer)
+        check_target(_UNIT, file)
         said = asyncio.run(deliver(file, delivery))
     except (LightagentError, OSError, ValueError, TypeError) as err:
         sys.stderr.write(f"{reason(err, at=True) if isinstance(err, OSError) else err}\n")

@@ -20,7 +20,7 @@ def become(account: pwd.struct_passwd) -> None:
         os.setresuid(account.pw_uid, account.pw_uid, account.pw_uid)
     except OSError as err:
         raise PermissionDenied(
-            f"The prompt is {account.pw_name}'s, and this process may not become that user: {err.strerror}.",
-            suggestion="Start it as root: systemctl start lightagent-prompt@NAME",
+            f"This process may not become {account.pw_name}, whose question it is: {err.strerror}.",
+            suggestion="Start the unit that does it, which root runs.",
         ) from err
     os.environ.update(HOME=account.pw_dir, USER=account.pw_name, LOGNAME=account.pw_name)

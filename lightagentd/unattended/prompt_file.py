@@ -31,7 +31,7 @@ def run(name: str, folder: Path, *, control: Path | None = None, journal_socket:
     """Ask, and deliver the answer. Raises LightagentError."""
     prompt = load(folder, name)
     become(prompt.account(folder / PROMPTS / f"{name}.toml"))
-    check_target(name, prompt)
+    check_target(_unit(name), prompt)
     asker = Asker(control)
     correlation_id = f"prompt:{name}"
 
@@ -58,9 +58,14 @@ async def _deliver(
         )
     said = answer.text
     if prompt.answer != "journal":
-        delivery = Delivery(name=name, agent=prompt.agent, text=answer.text, session=answer.session)
+        about = {"agent": prompt.agent, "text": answer.text, "session": answer.session}
+        delivery = Delivery(name=name, unit=_unit(name), **about)
         said = await deliver(prompt, delivery)
     journal.enter("prompt.answered", said, fields=fields, socket=journal_socket)
+
+
+def _unit(name: str) -> str:
+    return f"lightagent-prompt@{name}"
 
 
 def main() -> None:

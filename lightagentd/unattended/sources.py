@@ -95,8 +95,7 @@ async def journal(file: TriggerFile, position: str) -> AsyncGenerator[Batch, Non
     exact = {name: value for name, value in file.match.items() if not set(value) & set("*?[")}
 
     def wanted(entry: Mapping[str, str]) -> dict[str, Any] | None:
-        globs = all(fnmatch.fnmatchcase(entry.get(name, ""), glob) for name, glob in file.match.items())
-        if not globs or not pattern.search(entry.get("MESSAGE", "")):
+        if not file.fits(entry) or not pattern.search(entry.get("MESSAGE", "")):
             return None
         unit = entry.get("UNIT") or entry.get("_SYSTEMD_UNIT") or ""
         return {"message": entry.get("MESSAGE", ""), "unit": unit, **entry}
@@ -147,29 +146,21 @@ async def _entries(
                 reader.seek_realtime(begun_us)
                 cursor = f"{_SINCE}{begun_us}"
             yield Batch(happened=[], position=cursor)
-        loop, ready = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(reader.fileno(), ready.set)
-        try:
-            while True:
-                happened: list[dict[str, Any]] = []
-                read = 0
-                while read < BATCH and (entry := first or reader.get_next()):
-                    read, first = read + 1, None
-                    plain, at_us, cursor = _plain(entry)
-                    if (data := wanted(plain)) is not None:
-                        missed = bool(position) and at_us < begun_us
-                        happened.append({"data": data, "at_us": at_us, "missed": missed})
-                if happened:
-                    yield Batch(happened=happened, position=cursor)
-                if read < BATCH:
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(_CHUNK_S):
-                            await ready.wait()
-                    ready.clear()
-                    await asyncio.sleep(_GATHER_S)
-                    reader.process()
-        finally:
-            loop.remove_reader(reader.fileno())
+        while True:
+            happened: list[dict[str, Any]] = []
+            read = 0
+            while read < BATCH and (entry := first or reader.get_next()):
+                read, first = read + 1, None
+                plain, at_us, cursor = _plain(entry)
+                if (data := wanted(plain)) is not None:
+                    missed = bool(position) and at_us < begun_us
+                    happened.append({"data": data, "at_us": at_us, "missed": missed})
+            if happened:
+                yield Batch(happened=happened, position=cursor)
+            if read < BATCH:
+                await _readable(reader.fileno())
+                await asyncio.sleep(_GATHER_S)
+                reader.process()
 
 
 @contextlib.contextmanager
@@ -290,27 +281,36 @@ async def udev(file: TriggerFile, position: str) -> AsyncGenerator[Batch, None]:
         monitor.start()
     except (ImportError, OSError) as err:
         raise Unavailable(f"Devices cannot be followed: {reason(err)}.") from err
-    loop, ready = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(monitor.fileno(), ready.set)
     try:
         while True:
-            await ready.wait()
+            await _readable(monitor.fileno())
             await asyncio.sleep(_GATHER_S)
-            ready.clear()
             happened: list[dict[str, Any]] = []
-            while len(happened) < BATCH and (device := monitor.poll(0)) is not None:
+            read = 0
+            while read < BATCH and (device := monitor.poll(0)) is not None:
+                read += 1
                 data = {**device.properties, "action": str(device.action), "subsystem": device.subsystem}
-                fits = all(
-                    fnmatch.fnmatchcase(str(data.get(name, "")), glob) for name, glob in file.match.items()
-                )
-                if fits and file.action in (None, device.action):
+                if file.fits(data) and file.action in (None, device.action):
                     happened.append({"data": data, "at_us": time.time_ns() // 1000, "missed": False})
             if happened:
                 yield Batch(happened=happened, position="")
     except OSError as err:
         raise Unavailable(f"Events of devices were lost: {reason(err)}.") from err
+
+
+async def _readable(fd: int) -> None:
+    """Wait until there is something to read, at most _CHUNK_S. Nobody looks at it in between: a busy journal
+    is readable all the time.
+    """
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(fd, ready.set)
+    try:
+        async with asyncio.timeout(_CHUNK_S):
+            await ready.wait()
+    except TimeoutError:
+        pass
     finally:
-        loop.remove_reader(monitor.fileno())
+        loop.remove_reader(fd)
 
 
 SOURCES: Mapping[str, Source] = {

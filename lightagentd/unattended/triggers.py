@@ -19,17 +19,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lightagentd.agents.triggers.records import small
 from lightagentd.client.aio import AsyncClient
 from lightagentd.client.pause import Pause, keep_trying
 from lightagentd.config.triggers import TriggerFile, TriggerFiles
-from lightagentd.errors import DaemonUnreachable, LightagentError
+from lightagentd.errors import DaemonUnreachable, InvalidArgument, LightagentError
 from lightagentd.events.journal.journal_socket import SOCKET
 from lightagentd.host.paths import default_paths
 from lightagentd.host.process import run
 from lightagentd.host.systemd import notify
 from lightagentd.unattended import journal
 from lightagentd.unattended.asking import CONNECT_TIMEOUT_S, Answer, run_until_told
-from lightagentd.unattended.sources import SOURCES, problem_of
+from lightagentd.unattended.sources import SOURCES, Batch, problem_of
 
 _log = logging.getLogger("lightagentd.triggers")
 
@@ -60,7 +61,7 @@ class Service:
     async def run(self) -> None:
         """Never returns."""
         try:
-            await keep_trying(self._connection, self._follow, "daemon")
+            await keep_trying(self._connection, self._follow, "daemon", _wait_for_daemon)
         finally:
             await self._end([*self._reporting, *self._deliveries.values()])
 
@@ -96,7 +97,8 @@ class Service:
         await self._end([self._following.pop(name).task for name in gone])
         for name, file in files.items():
             if name not in self._following:
-                task = asyncio.create_task(self._keep(name, file, wanted[name]), name=f"follow-{name}")
+                position = file.unmarked(wanted[name])
+                task = asyncio.create_task(self._keep(name, file, position), name=f"follow-{name}")
                 self._following[name] = _Following(file=file, task=task)
 
     async def _end(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
@@ -113,17 +115,35 @@ class Service:
             try:
                 async with contextlib.aclosing(SOURCES[file.on](file, position)) as batches:
                     async for batch in batches:
+                        await self._tell_all(name, file, batch)
                         position = batch.position or position
-                        await self._tell(name, happened=batch.happened, position=batch.position)
             except LightagentError as err:
                 _log.warning("%s: %s", name, problem_of(err))
-                with contextlib.suppress(LightagentError):
-                    await self._tell(name, happened=[], problem=problem_of(err))
+                await self._tell_problem(name, problem_of(err))
             except Exception as err:  # noqa: BLE001 - the boundary of a source: it is told, and tried again
                 _log.exception("%s cannot be followed", name)
-                with contextlib.suppress(LightagentError):
-                    await self._tell(name, happened=[], problem=f"{type(err).__name__}: {err}"[:500])
+                await self._tell_problem(name, f"{type(err).__name__}: {err}"[:500])
             pause.failed()
+
+    async def _tell_all(self, name: str, file: TriggerFile, batch: Batch) -> None:
+        """Tell the daemon what happened, again until it has stored it. Raises InvalidArgument."""
+        happened = [one | {"data": small(one["data"])} for one in batch.happened]
+        pause = Pause()
+        while True:
+            await pause.wait()
+            try:
+                await self._tell(name, happened=happened, position=file.marked(batch.position))
+            except InvalidArgument:
+                raise
+            except LightagentError as err:
+                _log.warning("%s: %s", name, problem_of(err))
+                pause.failed()
+            else:
+                return
+
+    async def _tell_problem(self, name: str, problem: str) -> None:
+        with contextlib.suppress(LightagentError):
+            await self._tell(name, happened=[], problem=problem)
 
     async def _tell(self, name: str, **told: Any) -> None:
         async with self._connection() as client:
@@ -209,6 +229,10 @@ class Service:
         name, firing = str(answer["trigger"]), str(answer["firing"])
         found = journal.fields_of(str(answer["agent"]), known, f"trigger:{name}:{firing}")
         return {**found, "LIGHTAGENT_TRIGGER": name}
+
+
+def _wait_for_daemon() -> None:
+    notify("READY=1\nSTATUS=waiting for the daemon")
 
 
 def main() -> None:

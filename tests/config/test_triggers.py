@@ -134,3 +134,21 @@ def test_every_kind_has_who_follows_it_and_a_page() -> None:
 def test_the_examples_are_found(tmp_path: Path) -> None:
     assert trigger_files(tmp_path) == []
     assert len(trigger_files(REPOSITORY / "packaging/examples")) == 3
+
+
+def test_a_position_counts_for_what_was_waited_for_alone(tmp_path: Path) -> None:
+    found = load(tmp_path, GOOD)
+    stored = found.marked("s=1;i=2")
+    assert found.unmarked(stored) == "s=1;i=2"
+    assert load(tmp_path, GOOD + "rate_limit = 3\n").unmarked(stored) == "s=1;i=2"
+    assert load(tmp_path, GOOD.replace('"x"', '"y"')).unmarked(stored) == ""
+    assert (found.unmarked(""), found.unmarked("17"), found.marked("")) == ("", "", "")
+
+
+def test_a_name_that_is_no_prompt_leaves_nothing_behind(tmp_path: Path) -> None:
+    files = TriggerFiles(tmp_path)
+    files.read()
+    before = dict(files.found)
+    for name in ("prompt@a b", "prompt@../x", "prompt@", "prompt@nosuch", "disk"):
+        files.read_prompt(name)
+        assert (files.found, files.broken) == (before, {})

@@ -14,7 +14,8 @@ from lightagentd.unattended.delivery import Delivery, check_file, write_file
 
 from .conftest import needs_root
 
-ANSWER = Delivery(name="daily", agent="ops", text="all is well", session="ses_1")
+UNIT = "lightagent-prompt@daily"
+ANSWER = Delivery(name="daily", unit=UNIT, agent="ops", text="all is well", session="ses_1")
 STRANGER = 54321
 
 
@@ -39,7 +40,7 @@ def profile(home: Path) -> Path:
 def refused(path: Path, *, append: bool) -> str:
     """The message with which writing there fails, both before the question and after the answer."""
     with pytest.raises(StorageError) as before:
-        check_file("daily", path)
+        check_file(UNIT, path)
     with pytest.raises(StorageError) as after:
         write_file(ANSWER, path, append=append)
     assert before.value.message == after.value.message
@@ -53,7 +54,7 @@ both_ways = pytest.mark.parametrize("append", [True, False])
 
 @both_ways
 def test_a_new_file_is_the_owners_alone(append: bool, home: Path) -> None:
-    check_file("daily", home / "answer.md")
+    check_file(UNIT, home / "answer.md")
     assert list(home.iterdir()) == []
     write_file(ANSWER, home / "answer.md", append=append)
     assert "all is well\n" in (home / "answer.md").read_text()
@@ -116,7 +117,7 @@ def test_a_fifo_does_not_hold_the_program(append: bool, home: Path) -> None:
 @pytest.mark.skipif(not Path("/tmp").stat().st_mode & 0o002, reason="others cannot write to this /tmp")
 def test_the_folder_for_temporary_files_is_refused() -> None:
     with pytest.raises(StorageError, match=r"others can write to the folder /tmp, whose mode is 1777"):
-        check_file("daily", Path("/tmp/report.txt"))
+        check_file(UNIT, Path("/tmp/report.txt"))
 
 
 def test_what_cannot_be_written_says_where_the_answer_is(home: Path) -> None:

@@ -21,7 +21,7 @@ from lightagentd.client.aio import AsyncClient
 from lightagentd.client.pause import Pause
 from lightagentd.config.triggers import check_trigger
 from lightagentd.daemon.daemon import Daemon
-from lightagentd.errors import LightagentError
+from lightagentd.errors import LightagentError, StorageError
 from lightagentd.host.paths import Paths
 from lightagentd.unattended import sources
 from lightagentd.unattended.delivery import Delivery, deliver
@@ -256,7 +256,9 @@ async def test_an_answer_is_shown_on_the_desktop(monkeypatch: pytest.MonkeyPatch
     owner = pwd.getpwuid(os.geteuid()).pw_name
     text = f'on = "webhook"\nagent = "ops"\nowner = "{owner}"\nprompt = "x"\nanswer = "desktop"\n'
     file = check_trigger(write(tmp_path / "disk.toml", text))
-    answer = Delivery(name="disk", agent="ops", text="<b>full</b>", session="ses_1")
+    answer = Delivery(
+        name="disk", unit="lightagent-triggers", agent="ops", text="<b>full</b>", session="ses_1"
+    )
     with private_bus() as address:
         monkeypatch.setenv("DBUS_SESSION_BUS_ADDRESS", address)
         async with notification_server(address) as shown:
@@ -265,3 +267,27 @@ async def test_an_answer_is_shown_on_the_desktop(monkeypatch: pytest.MonkeyPatch
             assert (note["summary"], note["body"]) == ("ops: disk", "&lt;b&gt;full&lt;/b&gt;")
         with pytest.raises(LightagentError):
             await deliver(file, answer)
+
+
+async def test_what_the_daemon_could_not_store_is_told_again_and_was_not_missed(
+    paths: Paths, tmp_path: Path, journal: PlayedJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pause, "wait", lambda _: asyncio.sleep(0.05))
+    watched = tmp_path / "in"
+    watched.mkdir()
+    trigger(paths, on="inotify", path=str(watched), prompt="x")
+    async with running(paths, {"ops": [say("ok")]}) as (daemon, _), serving(paths, journal):
+        await until(lambda: daemon.triggers.standing("disk").position)
+        fire, failed = daemon.triggers.fire, []
+
+        async def failing(name: str, happened: Any, position: str = "") -> dict[str, int]:
+            if happened and len(failed) < 2:
+                failed.append(happened)
+                raise StorageError("The disk is full.")
+            return await fire(name, happened, position)
+
+        monkeypatch.setattr(daemon.triggers, "fire", failing)
+        (watched / "a").write_text("x")
+        await until(lambda: daemon.triggers.standing("disk").answered)
+        assert len(failed) == 2
+        assert counts(daemon.triggers) == {"fired": 1}

@@ -6,9 +6,8 @@ What happened is text from outside: it follows the question in a block, and tain
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -144,7 +143,7 @@ class Asking:
         current: bool = False,
         stored_with: StoredWith = lambda _: ((), ()),
     ) -> Session:
-        record = replace(new_record(agent.name, owner, title), updated_us=time.time_ns() // 1000)
+        record = new_record(agent.name, owner, title)
         session = Session(record, self._history)
         changes = [record.change(), *([record.current_change()] if current else [])]
         with session.context():

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from lightagentd.agents.triggers.records import Cause, Firing
 from lightagentd.agents.turn import Turn
 from lightagentd.errors import LightagentError
+from lightagentd.events.context import own_task
 from lightagentd.events.filter import Filter
 from lightagentd.events.history import History
 from lightagentd.tool import Effect
@@ -37,26 +38,24 @@ class _Asked:
     turn: Turn
     begun_us: int
     ended_us: int = 0
-    acted: bool = field(default=False)
 
 
 class Rounds:
     """Knows the turns of triggers in this run of the daemon, the newest last."""
 
-    def __init__(self, history: History, parent_of: Any) -> None:
+    def __init__(self, history: History, parent_of: Callable[[str], str]) -> None:
         """`parent_of` gives the session above a session by its id, empty for none."""
         self._history, self._parent_of = history, parent_of
         self._asked: OrderedDict[str, _Asked] = OrderedDict()
         """By session."""
 
     def begun(self, firing: Firing, turn: Turn) -> None:
-        self._asked[turn.session.id] = _Asked(firing=firing, turn=turn, begun_us=time.time_ns() // 1000)
+        """Take note of a question that is asked, until its turn is over."""
+        asked = _Asked(firing=firing, turn=turn, begun_us=time.time_ns() // 1000)
+        self._asked[turn.session.id] = asked
+        own_task(_until_over(asked), name=f"trigger-rounds-{turn.trace_id}")
         while len(self._asked) > _KNOWN:
             self._asked.popitem(last=False)
-
-    def ended(self, turn: Turn) -> None:
-        if (asked := self._asked.get(turn.session.id)) is not None:
-            asked.ended_us = time.time_ns() // 1000
 
     def cause(self, data: Mapping[str, Any], at_us: int) -> Cause | None:
         """The firing that may have made something happen."""
@@ -99,6 +98,11 @@ class Rounds:
             if any((event.data or {}).get("effect") in _ACTING for event in events):
                 return True
         return False
+
+
+async def _until_over(asked: _Asked) -> None:
+    await asked.turn.over.wait()
+    asked.ended_us = time.time_ns() // 1000
 
 
 def _cause(asked: _Asked, *, sure: bool) -> Cause:

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fnmatch
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 from lightagentd.agents.triggers.records import Happening
@@ -48,8 +46,8 @@ class EventSources:
                 del self._tasks[name]
         for name, file in wanted.items():
             if name not in self._tasks:
-                from_seq = int(self._triggers.standing(name).position or self._history.head_seq) + 1
-                task = own_task(self._follow(name, file, from_seq), name=f"trigger-events-{name}")
+                position = file.unmarked(self._triggers.standing(name).position)
+                task = own_task(self._follow(name, file, position), name=f"trigger-events-{name}")
                 self._tasks[name] = file, task
 
     async def close(self) -> None:
@@ -59,7 +57,10 @@ class EventSources:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _follow(self, name: str, file: TriggerFile, from_seq: int) -> None:
+    async def _follow(self, name: str, file: TriggerFile, position: str) -> None:
+        from_seq = int(position or self._history.head_seq) + 1
+        if not position:
+            await self._fire(name, [], file.marked(str(from_seq - 1)))
         while True:
             found: asyncio.Queue[tuple[int, Happening]] = asyncio.Queue(maxsize=_AT_ONCE)
             reading = asyncio.create_task(self._read(name, file, from_seq, found))
@@ -68,7 +69,7 @@ class EventSources:
                     taken = [first]
                     while not found.empty() and len(taken) < _AT_ONCE:
                         taken.append(found.get_nowait())
-                    await self._fire(name, [one for _, one in taken], str(taken[-1][0]))
+                    await self._fire(name, [one for _, one in taken], file.marked(str(taken[-1][0])))
                     from_seq = taken[-1][0] + 1
                 reading.result()  # the daemon stops
                 return
@@ -99,7 +100,7 @@ class EventSources:
                     continue
                 data = data_of(item)
                 is_own = item.topic.startswith("trigger.") and data.get("trigger") == name
-                if not is_own and fits(file.match, data):
+                if not is_own and file.fits(data):
                     await found.put((item.seq, Happening(data=data, at_us=item.time_us)))
 
 
@@ -125,8 +126,3 @@ def data_of(event: Event) -> dict[str, Any]:
         "trace_id": event.trace_id,
     }
     return {**(event.data or {}), **{name: one for name, one in about.items() if one}, "seq": event.seq}
-
-
-def fits(match: Mapping[str, str], data: Mapping[str, Any]) -> bool:
-    """Whether each name has a value that its glob matches."""
-    return all(fnmatch.fnmatchcase(str(data.get(name, "")), glob) for name, glob in match.items())

@@ -50,6 +50,8 @@ _log = logging.getLogger(__name__)
 AGAIN_S = 5.0
 """How soon a question is asked again for which there was no room."""
 PATIENCE_S = 30.0
+"""How long a follower may take to come before that it is missing is a problem."""
+_PAUSED = "It is paused."
 _SECOND_US = 1_000_000
 
 
@@ -184,10 +186,8 @@ class Triggers:
         """Which count goes up, and why when it is not `fired`."""
         if how is None:
             return "refused", self.files.broken[name].message
-        if standing.stopped or standing.paused:
-            return "refused", standing.stopped or "It is paused."
-        if self._panic.stop is not None:
-            return "refused", "Everything is stopped: lactl panic --off"
+        if blocked := _blocked(standing, stopped=self._panic.stop is not None):
+            return "refused", blocked
         if waiting is not None:
             return "coalesced", "A question waits already."
         now = time.time_ns() // 1000
@@ -251,7 +251,7 @@ class Triggers:
             begun: list[Firing] = []
 
             def stored_with(session: Session) -> tuple[Sequence[NewEvent], Sequence[Change]]:
-                asked = self._asked(firing, session)
+                asked = _asked(firing, session)
                 begun.append(asked)
                 event = fired(asked, file)
                 return [event], [standing.change(), asked.change()]
@@ -283,11 +283,6 @@ class Triggers:
         await self._settle(replace(begun[0] if begun else firing, agent=file.agent), failure)
         return None
 
-    def _asked(self, firing: Firing, session: Session) -> Firing:
-        """The question, as it is asked in a session."""
-        record = session.record
-        return replace(firing, state="asked", agent=record.agent, session=session.id, owner=record.owner)
-
     def _refusal(self, name: str, standing: Standing, firing: Firing) -> str | None:
         """Why what waits is not asked; None when it is."""
         if firing.round > MOST_ROUNDS:
@@ -299,15 +294,13 @@ class Triggers:
             return self.files.broken[name].message
         if name not in self.files.found:
             return "Its file is gone."
-        if standing.stopped or standing.paused:
-            return standing.stopped or "It is paused."
-        return "Everything is stopped: lactl panic --off" if self._panic.stop is not None else None
+        return _blocked(standing, stopped=self._panic.stop is not None) or None
 
     async def _drop(self, standing: Standing, firing: Firing, why: str) -> None:
         """Count what waits as refused."""
         stops = standing.stopped and not self.standing(firing.trigger).stopped
         standing.counts["refused"] += 1
-        events = held(firing.trigger, {"coalesced": 0, "limited": 0, "refused": 1}, why)
+        events = held(firing.trigger, {"refused": 1}, why)
         if stops:
             events.append(types.TriggerStopped(message=standing.stopped, trigger=firing.trigger).event())
             _log.warning("%s", standing.stopped)
@@ -324,7 +317,6 @@ class Triggers:
         except TimeoutError:
             turn.cancel(TimedOut(f"The agent {firing.agent} did not answer within {timeout_s:g} seconds."))
             await turn.over.wait()
-        self._rounds.ended(turn)
         if turn.stays or (self._closed and isinstance(turn.failure, Cancelled | ShuttingDown)):
             return  # it goes on, or is found, at the next start
         refused = [f"{one['tool']}.{one['action']}" for one in turn.calls if one["result"] == "policy_denied"]
@@ -351,15 +343,24 @@ class Triggers:
                 done = replace(done, text=str(failure), code=failure.code)
                 message = f"{firing.trigger}: {failure.message}"
                 event = types.TriggerFailed(code=failure.code, message=message, **about).event()
-        async with self._storing[firing.trigger]:
-            standing = self.standing(firing.trigger).copy()
-            if failure is None:
-                standing.answered += 1
-            else:
-                standing.failed += 1
-            await self._history.append(event, changes=[standing.change(), done.change()])
-            self._standing[firing.trigger] = standing
+        while True:
+            try:
+                await self._store_end(done, event)
+                break
+            except StorageError as err:
+                _log.warning("the trigger %s: %s", firing.trigger, err.message)
+                await asyncio.sleep(AGAIN_S)
         self.outbox.add(done)
+
+    async def _store_end(self, done: Firing, event: NewEvent) -> None:
+        async with self._storing[done.trigger]:
+            standing = self.standing(done.trigger).copy()
+            if done.code:
+                standing.failed += 1
+            else:
+                standing.answered += 1
+            await self._history.append(event, changes=[standing.change(), done.change()])
+            self._standing[done.trigger] = standing
 
     async def _join(self, firing: Firing) -> None:
         """Go on with a question that was asked before the daemon started."""
@@ -409,7 +410,7 @@ class Triggers:
             async with self._storing[name]:
                 standing = standing.copy()
                 standing.counts["refused"] += 1
-                told = held(name, {"coalesced": 0, "limited": 0, "refused": 1}, "It is paused.")
+                told = held(name, {"refused": 1}, _PAUSED)
                 await self._history.append(*told, changes=[standing.change()])
                 self._standing[name] = standing
             raise Refused(f"The trigger {name} is paused.", suggestion=f"Run: lactl triggers resume {name}")
@@ -419,7 +420,7 @@ class Triggers:
         )
 
         def stored_with(session: Session) -> tuple[Sequence[NewEvent], Sequence[Change]]:
-            asked = self._asked(firing, session)
+            asked = _asked(firing, session)
             changes = []
             if is_unit:
                 standing = self.standing(name).copy()
@@ -458,3 +459,16 @@ class Triggers:
 def correlation(firing: Firing) -> str:
     """By which the events of a question's turn are found."""
     return f"trigger:{firing.trigger}:{firing.id}"
+
+
+def _asked(firing: Firing, session: Session) -> Firing:
+    """The question, as it is asked in a session."""
+    record = session.record
+    return replace(firing, state="asked", agent=record.agent, session=session.id, owner=record.owner)
+
+
+def _blocked(standing: Standing, *, stopped: bool) -> str:
+    """Why a trigger asks nobody just now, as a sentence; `stopped` is whether everything is."""
+    if standing.stopped or standing.paused:
+        return standing.stopped or _PAUSED
+    return "Everything is stopped: lactl panic --off" if stopped else ""

@@ -73,10 +73,9 @@ class Triggers(Operations, interface="org.lightagent1.Triggers"):
     ) -> AsyncGenerator[api.TurnEvent, None]:
         """Ask the trigger's agent at once, in its owner's name, and stream the turn: for a test, and for the
         units that ask. data is an object that says what happened; without it a sample. It takes no part of
-        the rate limit, and nobody delivers the answer. agent is asked in place of the file's,
-        by an administrator. When the owner tests it, who says what happened, the effects of the file are
-        only a limit, and what policy asks about is refused.
-        The trigger triage is asked in the caller's own name.
+        the rate limit, and nobody delivers the answer. agent is asked in place of the file's, by an
+        administrator. When the owner tests it, who says what happened, the effects of the file are only a
+        limit, and what policy asks about is refused. triage is asked in the caller's own name.
         """
         await asyncio.to_thread(self._triggers.files.read_prompt, name)  # its unit may be new
         by_anybody = name == "triage"
@@ -95,6 +94,8 @@ class Triggers(Operations, interface="org.lightagent1.Triggers"):
         owner = caller.uid if by_anybody else None
         # An owner who says what happened could have the agent do whatever the file lets it do.
         file = self._triggers.files.found.get(name)
+        if file is not None and file.session == "new":
+            await self._access.check_new_session(caller)
         granted = not by_anybody and (caller.uid == 0 or file is None or _uid(file) != caller.uid)
         asking = self._triggers.run(
             name, happened, agent=agent, owner=owner, granted=granted, correlation_id=correlation_id
@@ -264,7 +265,6 @@ def _target(file: Unattended) -> str:
 
 
 def _uid(file: Unattended) -> int | None:
-
     try:
         return file.account(Path()).pw_uid
     except LightagentError:

@@ -7,19 +7,23 @@ import os
 import pwd
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
-from lightagentd.agents.triggers.records import Happening
+from lightagentd.agents.triggers.records import Firing, Happening
 from lightagentd.agents.triggers.triggers import Triggers
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.events.filter import Filter
 from lightagentd.events.model import Event
 from lightagentd.host.paths import Paths
+from tests.agents.asking import add
 from tests.agents.scripted import until
 from tests.agents.team.rig import Says, by_agent, define_team
 from tests.conftest import write
-from tests.scripted_model import Answer, ScriptedModel
+from tests.scripted_model import Answer, ScriptedModel, call, say
 
+CHANGE = '[worker]\nchange_agents = ["ops"]\n'
 OWNER = pwd.getpwuid(os.geteuid()).pw_name
 
 
@@ -73,3 +77,18 @@ def counts(triggers: Triggers, name: str = "disk") -> dict[str, int]:
 def told(daemon: Daemon, event_type: str = "") -> list[Event]:
     """The events of triggers."""
     return daemon.history.queries.select(Filter(topic="trigger", type=event_type), limit=10_000)
+
+
+async def taken(triggers: Triggers) -> list[Firing]:
+    """The answers that wait for delivery, as a follower gets them."""
+    found: list[Firing] = []
+    follower = triggers.outbox.follow()
+    async with aclosing(follower):
+        while len(found) < len(triggers.outbox._waiting):
+            if (item := await anext(follower)) is not None:
+                found.append(item)
+    return found
+
+
+def changing(out: Path) -> list[Answer]:
+    return [call("probe_add", add(out)), say("done")]

@@ -278,7 +278,8 @@ async def test_what_the_daemon_could_not_store_is_told_again_and_was_not_missed(
     trigger(paths, on="inotify", path=str(watched), prompt="x")
     async with running(paths, {"ops": [say("ok")]}) as (daemon, _), serving(paths, journal):
         await until(lambda: daemon.triggers.standing("disk").position)
-        fire, failed = daemon.triggers.fire, []
+        fire = daemon.triggers.fire
+        failed: list[Any] = []
 
         async def failing(name: str, happened: Any, position: str = "") -> dict[str, int]:
             if happened and len(failed) < 2:

@@ -134,7 +134,8 @@ async def test_an_end_that_cannot_be_stored_is_stored_later(
     monkeypatch.setattr("lightagentd.agents.triggers.triggers.AGAIN_S", 0.05)
     trigger(paths)
     async with running(paths, {"ops": [say("ok")]}) as (daemon, _):
-        append, failed = daemon.history.append, []
+        append = daemon.history.append
+        failed: list[Any] = []
 
         async def failing(*events: NewEvent, **more: Any) -> Any:
             if not failed and any(event.topic == "trigger.answered" for event in events):

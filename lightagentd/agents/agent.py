@@ -205,6 +205,8 @@ class Agent:
 
         Raises StorageError.
         """
+        if session.ends is not None:
+            await session.ends()
         while True:
             for turn in _unfinished(session):
                 turn.cancel(why)

@@ -18,7 +18,7 @@ from lightagentd.agents.stream import TurnStream
 from lightagentd.agents.tool_calls.results import Outcome
 from lightagentd.api import turn_events
 from lightagentd.errors import Cancelled, LightagentError
-from lightagentd.events.history import Change
+from lightagentd.events.history import Change, NewEvent
 from lightagentd.events.model import current_context, dump_json, within
 from lightagentd.llm.protocol import Message, ToolCall, Usage
 from lightagentd.quoted import Prompt
@@ -128,6 +128,13 @@ class Turn:
 
     With `resumed` it continues where it waited in an earlier run of the daemon.
     """
+
+    in_conversation = True
+    """Whether the results of its calls are messages of the session."""
+    can_wait = False
+    """Whether a person can be asked about its calls although it is unattended."""
+    needs_approval = False
+    """Whether a person has to approve each of its calls, whatever policy says."""
 
     def __init__(
         self,
@@ -358,6 +365,14 @@ class Turn:
             question_id = above._stored_waits if above._stored_waits in others else next(iter(others), "")
             turn = above
         return changes
+
+    def asking(self, question_id: str) -> tuple[NewEvent, ...]:  # noqa: ARG002 - for a step of a flow
+        """What to store before a question to a person, beside the changes of `waits`."""
+        return ()
+
+    def call_ended(self, outcome: Outcome) -> tuple[Sequence[NewEvent], Sequence[Change]]:  # noqa: ARG002
+        """What to store with the result of a call."""
+        return (), ()
 
     def settled(self) -> list[Change]:
         """What to store with the result of a call that waited for children: as that the turn runs on."""

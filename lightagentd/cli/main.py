@@ -22,7 +22,7 @@ GROUPS = {
     "Ask": "prompt chat event wait cancel sessions messages plan",
     "Decide": "approvals approve deny inputs answer policy undo panic",
     "Look back": "events history trace audit usage",
-    "Agents and models": "agents kits triggers models tools skills memory",
+    "Agents and models": "agents kits triggers flows models tools skills memory",
     "Machine": "health changes snapshot status doctor config reload help",
 }
 """The commands, as the help lists them."""

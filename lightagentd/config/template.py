@@ -43,6 +43,10 @@ def fill(template: str, data: Mapping[str, Any]) -> str:
 def _line(value: Any) -> str:
     if value in (None, ""):
         return UNKNOWN
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def one_line(text: str) -> str:
+    """The beginning of a text, as one line without control characters."""
     text = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return text if len(text) <= MOST_CHARS else text[:MOST_CHARS] + "…"

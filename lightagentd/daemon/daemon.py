@@ -17,6 +17,8 @@ import time
 from asyncvarlink import VarlinkInterface
 
 from lightagentd import __version__, api
+from lightagentd.agents.flows.files import FlowFiles
+from lightagentd.agents.flows.flows import Flows
 from lightagentd.agents.kits.store import recover
 from lightagentd.agents.registry import Registry
 from lightagentd.agents.sessions.deletion import Deletion
@@ -170,6 +172,8 @@ class Daemon:
         await self._tell(kinds.DaemonStarting(message=f"lightagentd {__version__}"))
         await asyncio.to_thread(self.triggers.files.read)
         await self.registry.start()
+        await asyncio.to_thread(self.flows.files.read)
+        await self.flows.start()
         await self.triggers.start()
         self.event_sources.sync()
         await self.recovery.report(self.registry)
@@ -217,6 +221,7 @@ class Daemon:
         files = TriggerFiles(self.paths.config)
         parts = shared_parts(self.now.config, self.paths, self.history, self.pool, self.panic, files.granted)
         self.registry = Registry(parts)
+        self.flows = Flows(self.registry, FlowFiles(self.paths.config, parts.content))
         self.triggers = Triggers(self.registry, files)
         self.event_sources = EventSources(self.triggers, self.history, self.feed)
         self.bus_link = BusLink(bus_of(self.now.config.daemon.bus))
@@ -240,6 +245,7 @@ class Daemon:
             pool=self.pool,
             registry=registry,
             triggers=self.triggers,
+            flows=self.flows,
             deletion=deletion,
             upkeep=self.upkeep,
             bus_link=self.bus_link,
@@ -266,6 +272,7 @@ class Daemon:
         await self.service.safety.close()
         await self.event_sources.close()
         await self.triggers.close()
+        await self.flows.close()
         await self.registry.close()
         self.feed.close()
         if self._server is not None:
@@ -295,7 +302,7 @@ class Daemon:
         await self.triggers.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.now.config.daemon.drain_timeout_s):
-                await self.registry.drain()
+                await asyncio.gather(self.registry.drain(), self.flows.drain())
 
     async def reload(self) -> api.Reloaded:
         """Read configuration, agents, skills and tools again. A broken configuration changes nothing.
@@ -322,6 +329,7 @@ class Daemon:
         self.registry.shared.watches.renew()
         await self.registry.read_content()
         await asyncio.to_thread(self.triggers.files.read)
+        await asyncio.to_thread(self.flows.files.read)
         self.event_sources.sync()
         self.triggers.outbox.ring()
         applied = ["agents, skills, tools, models and budgets were read again", *await self.registry.sync()]
@@ -331,7 +339,7 @@ class Daemon:
 
     def problems(self) -> list[str]:
         """The present problems, as sentences."""
-        found = [*self.registry.problems(), *self.triggers.problems()]
+        found = [*self.registry.problems(), *self.triggers.problems(), *self.flows.files.problems()]
         if not self.pool.backend.enforced:
             found.append(
                 f"No sandbox enforces effects, so shell commands count as change: {self.pool.backend.reason}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lightagentd import api
+    from lightagentd.agents.flows.flows import Flows
     from lightagentd.agents.registry import Registry
     from lightagentd.agents.sessions.deletion import Deletion
     from lightagentd.agents.triggers.triggers import Triggers
@@ -61,6 +62,7 @@ class Runtime:
     pool: Pool
     registry: Registry
     triggers: Triggers
+    flows: Flows
     deletion: Deletion
     upkeep: Upkeep
     bus_link: BusLink

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from lightagentd.agents.flows import records as flows
 from lightagentd.agents.model_calls.metering.ledger import Row
 from lightagentd.agents.planning.plan import Plan
 from lightagentd.agents.sessions.recovery import waited
@@ -47,6 +48,9 @@ _READERS: dict[str, Callable[[str, Value], object]] = {
     "inputs": lambda key, value: _own_key(key, Input.from_dict(value).id),
     "mail": lambda key, value: _own_key(key, Letter.from_dict(value).id),
     "triggers": triggers.stored,
+    "flow_runs": lambda key, value: _own_key(key, flows.RunRecord.from_dict(value).session),
+    "flow_steps": lambda key, value: _own_key(key, flows.StepRecord.from_dict(value).key),
+    "flow_definitions": lambda _, value: flows.flow_in(value),
     "turns": waited,
     "usage": Row.from_dict,
     "memories": lambda key, value: entry_of(value, int(key.partition("/")[0])),

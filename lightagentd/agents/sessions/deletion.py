@@ -25,7 +25,17 @@ if TYPE_CHECKING:
     from lightagentd.policy.questions.asked import AllQuestions
 
 _WHY = "Its session was deleted."
-_BY_SESSION = ("turns", "plans", "inputs", "approvals", "compactions", "current", "mail")
+_BY_SESSION = (
+    "turns",
+    "plans",
+    "inputs",
+    "approvals",
+    "compactions",
+    "current",
+    "mail",
+    "flow_runs",
+    "flow_steps",
+)
 """The states whose entries name the session that they belong to."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -137,6 +137,8 @@ class Session:
     """What `run` goes through: the agent that adopted the session."""
     ended: Callable[[Turn], None] | None = field(default=None, repr=False)
     """Takes each turn that ends."""
+    ends: Callable[[], Awaitable[None]] | None = field(default=None, repr=False)
+    """Ends what works in it beside its turns: the run of a flow."""
     _messages: list[Message] | None = None
     counted: tuple[int, int] = (0, 0)
     """What an endpoint counted last in tokens, and the bytes of that request; for `window.Gauge`."""

@@ -8,7 +8,6 @@ from lightagentd.agents.stream import TurnStream
 from lightagentd.agents.tool_calls.origin import Origin
 from lightagentd.errors import Refused
 from lightagentd.events.model import current_context
-from lightagentd.policy.decide import PERSON
 from lightagentd.policy.questions.inputs import Input, Inputs
 from lightagentd.policy.questions.question import Question, State
 from lightagentd.policy.questions.questions import Questions, Stored
@@ -27,7 +26,7 @@ async def ask(inputs: Inputs, origin: Origin, stream: TurnStream, name: str, **q
             f"{name} asks in the middle of a turn, and this call belongs to none.",
             suggestion=f"Prompt the agent {origin.agent.name}, so that it can ask.",
         )
-    if origin.trigger != PERSON:
+    if not origin.can_ask:
         raise Refused(
             "Nobody is there to be asked: this turn runs unattended.",
             suggestion="Say in your final answer what you would have asked, and what you left undone.",
@@ -41,7 +40,7 @@ async def ask(inputs: Inputs, origin: Origin, stream: TurnStream, name: str, **q
         trace_id=current_context().trace_id,
         **question,
     )
-    await inputs.questions.ask(asked, changes=origin.asks(asked.id))
+    await inputs.questions.ask(asked, *origin.asking(asked.id), changes=origin.asks(asked.id))
     return await answer_to(inputs.questions, asked.id, origin, stream)
 
 

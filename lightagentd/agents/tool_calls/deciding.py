@@ -8,7 +8,7 @@ from typing import Any
 from lightagentd.agents.definition import AgentDefinition
 from lightagentd.agents.tool_calls.calls import Ready
 from lightagentd.agents.tool_calls.origin import Origin
-from lightagentd.policy.decide import STRICTEST_FIRST, Policy, PolicyCall, Ruling
+from lightagentd.policy.decide import STRICTEST_FIRST, Decision, Policy, PolicyCall, Ruling
 from lightagentd.tool import Effect
 
 HasChange = Callable[[str], bool]
@@ -20,7 +20,10 @@ def decide(policy: Policy, ready: Ready, origin: Origin, *, has_change: HasChang
     a child can do nothing that its parent could not do now.
     """
     rulings = [policy.decide(call) for call in policy_calls(ready, origin, has_change=has_change)]
-    return min(rulings, key=lambda ruling: STRICTEST_FIRST.index(ruling.decision))
+    found = min(rulings, key=lambda ruling: STRICTEST_FIRST.index(ruling.decision))
+    if origin.needs_approval and found.decision is Decision.ALLOW:
+        return Ruling(decision=Decision.ASK, rule="flow", reason="The step of the flow requires an approval.")
+    return found
 
 
 def policy_calls(ready: Ready, origin: Origin, *, has_change: HasChange) -> list[PolicyCall]:

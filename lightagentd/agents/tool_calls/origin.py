@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from lightagentd.agents.definition import AgentDefinition
 from lightagentd.api import turn_events
-from lightagentd.events.history import Change
+from lightagentd.events.history import Change, NewEvent
 from lightagentd.host.seat import Seat
 from lightagentd.policy.decide import PERSON
 
 if TYPE_CHECKING:
     from lightagentd.agents.sessions.session import Session
+    from lightagentd.agents.tool_calls.results import Outcome
     from lightagentd.agents.turn import Turn
 
 UNATTENDED = "unattended"
@@ -86,6 +87,21 @@ class Origin:
         return self.turn.trigger or UNATTENDED
 
     @property
+    def apart(self) -> bool:
+        """Whether the results of its calls are no part of a conversation."""
+        return bool(self.own) or (self.turn is not None and not self.turn.in_conversation)
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether a person can be asked about its calls."""
+        return self.trigger == PERSON or (self.turn is not None and self.turn.can_wait and not self.own)
+
+    @property
+    def needs_approval(self) -> bool:
+        """Whether a person has to approve its calls, whatever policy says."""
+        return self.turn is not None and self.turn.needs_approval and not self.own
+
+    @property
     def tainted(self) -> bool:
         """Whether text from outside is in the session, or in one above it."""
         return any(one.session is not None and one.session.record.tainted for one in self.line)
@@ -114,6 +130,14 @@ class Origin:
             for session in sessions
             for change in session.after_call(call_id, taints=taints and session is self.session, host=host)
         )
+
+    def asking(self, question_id: str) -> tuple[NewEvent, ...]:
+        """As `Turn.asking`."""
+        return () if self.turn is None else self.turn.asking(question_id)
+
+    def ended(self, outcome: Outcome) -> tuple[Sequence[NewEvent], Sequence[Change]]:
+        """As `Turn.call_ended`; the daemon's own calls end nothing."""
+        return ((), ()) if self.turn is None or self.own else self.turn.call_ended(outcome)
 
     def asks(self, question_id: str) -> tuple[Change, ...]:
         """The change of state with which a turn begins to wait for a person."""

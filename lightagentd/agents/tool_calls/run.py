@@ -266,7 +266,7 @@ class ToolRun:
         if self._order.position:
             message = f"{ready.name} needs an approval by now ({ruling.rule})."
             raise ApprovalRequired(message, suggestion="Ask for it again.")
-        if origin.trigger != PERSON:
+        if not origin.can_ask:
             raise ApprovalRequired(
                 f"{ready.name} needs an approval ({ruling.rule}), and nobody is there to be asked.",
                 suggestion="Say what you would have done.",
@@ -288,6 +288,7 @@ class ToolRun:
         self._waits_for = self._what["approval"] = asked.id
         waits = origin.asks(asked.id)
         events, changes = self._before.take()
+        events = (*events, *origin.asking(asked.id))
         await approvals.request(asked, *events, changes=(*changes, *waits), granted_from=origin.approver)
 
     async def _preview(self) -> tuple[str, dict[str, Any]]:
@@ -354,7 +355,7 @@ class ToolRun:
 
     def _told(self, outcome: Outcome) -> tuple[NewEvent, ...]:
         """The result as a message; the daemon's own calls are not part of the conversation."""
-        return () if self._origin.own else (message_event(outcome.message()),)
+        return () if self._origin.apart else (message_event(outcome.message()),)
 
     async def _append(self, *events: NewEvent, changes: tuple[Change, ...] = ()) -> None:
         """Store events, after those of `before`. Raises StorageError."""
@@ -493,6 +494,7 @@ class ToolRun:
         )
         self._origin.note_call({**about, "effect": ready.effect.value})
         history, may_wait = self._dispatcher.history, ready.effect is not Effect.CHANGE
-        told = self._told(outcome)
-        stored = history.append(*lapsed, ended.event(), *told, changes=changes, may_wait=may_wait)
+        told, (more, with_them) = self._told(outcome), self._origin.ended(outcome)
+        events = (*lapsed, ended.event(), *told, *more)
+        stored = history.append(*events, changes=(*changes, *with_them), may_wait=may_wait)
         self._results.add(stored, turn_events.ToolResult(**about, text=outcome.text))

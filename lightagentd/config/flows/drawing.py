@@ -27,6 +27,15 @@ _COLORS = {
 _WIDE, _HIGH, _GAP, _CHAR = 180, 40, 60, 7
 
 
+FORMATS = ("text", "dot", "svg")
+
+
+def drawn(flow: Flow, form: str, states: Mapping[str, str] | None) -> str:
+    """The picture in one of FORMATS, with the states of the steps of a run."""
+    draw = {"text": as_lines, "dot": as_dot, "svg": as_svg}[form]
+    return draw(flow, states)
+
+
 def layers(flow: Flow) -> list[list[str]]:
     """The steps by how many others come before them: those of a layer can run at once."""
     before = flow.before()

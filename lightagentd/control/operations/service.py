@@ -18,6 +18,7 @@ from lightagentd.control.operations.conversations import Conversations
 from lightagentd.control.operations.declared import Method, Operations, methods_of
 from lightagentd.control.operations.doctor import Doctor
 from lightagentd.control.operations.events import Events
+from lightagentd.control.operations.flows import Flows
 from lightagentd.control.operations.history import History
 from lightagentd.control.operations.inputs import Inputs
 from lightagentd.control.operations.kits import Kits
@@ -56,6 +57,7 @@ class Service:
         self.sessions = Sessions(access, runtime)
         self.conversations = Conversations(access, runtime, self.sessions)
         self.triggers = Triggers(access, runtime)
+        self.flows = Flows(access, runtime)
         self.plans = Plans(access, shared.plans)
         self.inputs = Inputs(access, shared.asked.inputs, panic)
         self.memory = Memory(access, registry)
@@ -93,6 +95,7 @@ _CLASSES: tuple[type[Operations], ...] = (
     Sessions,
     Conversations,
     Triggers,
+    Flows,
     Plans,
     Inputs,
     Memory,

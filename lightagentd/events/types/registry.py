@@ -17,6 +17,7 @@ from lightagentd.events.types import (
     agent,
     approval,
     daemon,
+    flow,
     history,
     input,  # noqa: A004 - as its topic is called
     memory,
@@ -33,6 +34,7 @@ MODULES: tuple[ModuleType, ...] = (
     session,
     tool,
     trigger,
+    flow,
     plan,
     approval,
     input,

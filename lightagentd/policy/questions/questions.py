@@ -285,8 +285,10 @@ class Questions(Generic[T]):
 
 
 def waited_for(history: History) -> set[str]:
-    """The ids of all questions for which stored turns wait."""
-    return {str(turn.get("approval", "")) for turn in history.queries.state("turns").values()}
+    """The ids of all questions for which stored turns wait, and steps of flows."""
+    turns, steps = history.queries.state("turns").values(), history.queries.state("flow_steps").values()
+    waiting = (step for step in steps if step.get("waits_for"))
+    return {str(turn.get("approval", "")) for turn in turns} | {str(step["waits_for"]) for step in waiting}
 
 
 def about(question: Question) -> contextlib.AbstractContextManager[Any]:

@@ -1,0 +1,395 @@
+"""All runs of flows: has them run, go on after a restart, run again, and end.
+
+A run belongs to a session of its owner, and its prompts to child sessions of that one. What it runs is stored
+with it, so a changed file changes nothing of a run that goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from lightagentd.agents.flows.files import FlowFiles
+from lightagentd.agents.flows.records import (
+    DEFINITIONS,
+    RUNS,
+    STEPS,
+    RunRecord,
+    StepRecord,
+    definition_change,
+    digest_of,
+    flow_in,
+    now_us,
+)
+from lightagentd.agents.flows.run import Run
+from lightagentd.agents.sessions.session import Session, SessionRecord, new_record
+from lightagentd.agents.uninterrupted import uninterrupted
+from lightagentd.config.flows.definition import Flow
+from lightagentd.errors import (
+    Cancelled,
+    Conflict,
+    HistoryDamaged,
+    LightagentError,
+    LimitExceeded,
+    NotFound,
+    ShuttingDown,
+)
+from lightagentd.events.history import Change, NewEvent
+from lightagentd.events.model import within
+from lightagentd.events.types.flow import FlowStarted
+from lightagentd.events.types.session import SessionCreated
+
+if TYPE_CHECKING:
+    from lightagentd.agents.flows.step import StepWork
+    from lightagentd.agents.registry import Registry
+
+_log = logging.getLogger(__name__)
+
+MOST_RUNS = 1000
+"""How many runs may go on at once."""
+_KEPT = 50
+MOST_NESTED = 8
+"""How deep flows may run flows."""
+
+
+class Flows:
+    """Start with `start()`, once the agents run; end with `close()`."""
+
+    def __init__(self, registry: Registry, files: FlowFiles) -> None:
+        self.registry, self.files = registry, files
+        self._history = registry.shared.history
+        self.runs: dict[str, Run] = {}
+        """Those that go on."""
+        self.closing = False
+        self._definitions: dict[str, Flow] = {}
+        """Those that were looked at last, the newest last."""
+        self._changing = asyncio.Lock()
+        """Held while a run is made or has to go on again."""
+
+    async def start(self) -> None:
+        """Go on with the runs that are not over. Raises StorageError."""
+        rows = self._history.queries.state(RUNS)
+        used: set[str] = set()
+        for key, value in rows.items():
+            record = RunRecord.from_dict(value)
+            used.add(record.digest)
+            if record.state != "running":
+                continue
+            try:
+                self._begin(self._stored(record))
+            except LightagentError as err:
+                _log.warning("the run %s of the flow %s stays: %s", key, record.flow, err.message)
+        gone = self._history.queries.state(DEFINITIONS).keys() - used
+        if gone:
+            changes = [Change(state=DEFINITIONS, key=key, value=None) for key in gone]
+            await self._history.append(changes=changes)
+
+    async def close(self) -> None:
+        """Stop all runs; they go on at the next start."""
+        self.closing = True
+        await asyncio.gather(*(run.close() for run in list(self.runs.values())))
+
+    async def drain(self) -> None:
+        """Begin no more steps, and wait until those that run are over."""
+        self.closing = True
+        await asyncio.gather(*(run.ended.wait() for run in list(self.runs.values())))
+
+    def forget(self, run: Run) -> None:
+        self.runs.pop(run.record.id, None)
+
+    # What is stored
+
+    def record(self, run_id: str) -> RunRecord:
+        """Raises NotFound."""
+        if run_id in self.runs:
+            return self.runs[run_id].record
+        key = f"ses_{run_id.removeprefix('run_')}" if run_id.startswith("run_") else run_id
+        try:
+            return RunRecord.from_dict(self._history.queries.state_of(RUNS, key))
+        except HistoryDamaged:
+            raise
+        except NotFound:
+            raise NotFound(
+                f"There is no run {run_id[:60]!r}.", field="run", suggestion="See: lactl flows runs"
+            ) from None
+
+    def records(self) -> list[RunRecord]:
+        """All runs, the oldest first. Reads all of them; for a thread."""
+        found = [RunRecord.from_dict(value) for value in self._history.queries.state(RUNS).values()]
+        return sorted(found, key=lambda one: one.started_us)
+
+    def stored_steps(self, record: RunRecord) -> list[StepRecord]:
+        rows = self._history.queries.state(STEPS, f"{record.session}/")
+        return [StepRecord.from_dict(value) for value in rows.values()]
+
+    def steps(self, record: RunRecord) -> list[StepRecord]:
+        """The steps of a run, as they are now."""
+        run = self.runs.get(record.id)
+        return [*run.steps.values()] if run is not None else self.stored_steps(record)
+
+    def definition(self, record: RunRecord) -> Flow:
+        """What a run runs. Raises NotFound, HistoryDamaged."""
+        found = self._definitions.pop(record.digest, None)
+        if found is None:
+            found = flow_in(self._history.queries.state_of(DEFINITIONS, record.digest))
+        self._definitions[record.digest] = found
+        while len(self._definitions) > _KEPT:
+            self._definitions.pop(next(iter(self._definitions)))
+        return found
+
+    def _stored(self, record: RunRecord) -> Run:
+        """Raises SessionNotFound, HistoryDamaged."""
+        return Run(self, record, self.definition(record), self._session(record), self.stored_steps(record))
+
+    def _session(self, record: RunRecord) -> Session:
+        """Raises SessionNotFound, HistoryDamaged."""
+        try:
+            return self.registry.session(record.session)[1]
+        except NotFound:  # its agent is gone
+            value = self._history.queries.state_of("sessions", record.session)
+            return Session(SessionRecord.from_dict(value), self._history)
+
+    def _begin(self, run: Run) -> Run:
+        self.runs[run.record.id] = run
+        run.begin()
+        return run
+
+    # Running
+
+    async def run(
+        self,
+        name: str,
+        inputs: Mapping[str, Any],
+        owner: int,
+        *,
+        unattended: bool = False,
+        trigger: str = "",
+        sent_by: Sequence[dict[str, Any]] = (),
+        tainted: bool = False,
+        events: Sequence[NewEvent] = (),
+        changes: Sequence[Change] = (),
+    ) -> Run:
+        """Have a flow run; gives the run once it is stored, with other events and changes. Raises NotFound,
+        ConfigError, InvalidArgument, LimitExceeded, ShuttingDown, StorageError.
+        """
+        flow = self.files.get(name)
+        record = self._new(self.files.file(name).name, flow, flow.given(inputs), owner)
+        record = replace(record, unattended=unattended, trigger=trigger, sent_by=tuple(sent_by))
+        return await self._make(record, flow, events=events, changes=changes, tainted=tainted)
+
+    async def nested(self, above: Run, work: StepWork, name: str, inputs: Mapping[str, Any]) -> Run:
+        """The run that is a step of another: a new one, or the one that it began with. Raises as `run`."""
+        if found := work.record.nested:
+            if found in self.runs:
+                return self.runs[found]
+            record = self.record(found)
+            if record.state in ("failed", "cancelled") and work.record.state == "pending":
+                return await self.resume(found)
+            run = self._stored(record)
+            run.ended.set()
+            return run
+        depth, parent = 1, above.record
+        while parent.parent:
+            depth, parent = depth + 1, self.record(parent.parent)
+        if depth >= MOST_NESTED:
+            raise LimitExceeded(f"Flows run flows {MOST_NESTED} deep here, which is the most.")
+        flow = self.files.get(name)
+        of = above.record
+        record = self._new(self.files.file(name).name, flow, flow.given(inputs), of.owner)
+        record = replace(
+            record, unattended=of.unattended, trigger=of.trigger, sent_by=of.sent_by, parent=of.id
+        )
+        begun = work.begun(nested=record.id)
+        changes = [begun.change()]
+        made = await self._make(record, flow, changes=changes, tainted=above.session.record.tainted)
+        above.told(begun)
+        return made
+
+    def _new(self, name: str, flow: Flow, inputs: dict[str, Any], owner: int) -> RunRecord:
+        agent = flow.agent or next((step.agent for step in flow.step if step.agent), "")
+        session = new_record(agent, owner, "")
+        return RunRecord(
+            id=f"run_{session.id.partition('_')[2]}",
+            flow=name,
+            digest=digest_of(flow),
+            owner=owner,
+            agent=agent,
+            inputs=inputs,
+            started_us=now_us(),
+        )
+
+    async def _make(
+        self,
+        record: RunRecord,
+        flow: Flow,
+        steps: Sequence[StepRecord] = (),
+        *,
+        events: Sequence[NewEvent] = (),
+        changes: Sequence[Change] = (),
+        tainted: bool = False,
+    ) -> Run:
+        """Store a new run with its session, and begin it."""
+        if self.closing:
+            raise ShuttingDown("The daemon stops; have it run again after the next start.")
+        if len(self.runs) >= MOST_RUNS:
+            raise LimitExceeded(f"{MOST_RUNS} runs of flows go on, which is the most.")
+        self.registry.shared.panic.check()
+        made = replace(
+            new_record(record.agent, record.owner, f"flow {record.flow}"),
+            id=record.session,
+            tainted=tainted,
+            tainted_by=record.id if tainted else "",
+        )
+        session = Session(made, self._history)
+        run = Run(self, record, flow, session, steps)
+        with within(caller=record.owner), session.context():
+            created = SessionCreated(title=made.title).event()
+            started = self._started(record, again=record.copied_from)
+        stored = [made.change(), record.change(), definition_change(record.digest, flow)]
+        stored += [one.change() for one in steps]
+        await uninterrupted(self._history.append(created, started, *events, changes=[*stored, *changes]))
+        if record.agent in self.registry.agents:
+            self.registry.agents[record.agent].adopt(session)
+        return self._begin(run)
+
+    def _started(self, record: RunRecord, *, again: str = "") -> NewEvent:
+        more = {"again": again} if again else {}
+        said = f"{record.flow} runs" + (f" ({again})" if again else "")
+        return FlowStarted(
+            message=said, run=record.id, flow=record.flow, digest=record.digest, inputs=record.inputs, **more
+        ).event()
+
+    # Going on
+
+    async def resume(self, run_id: str) -> Run:
+        """Go on with a run that failed or was cancelled, with the definition that it began with: what is done
+        stays done. Raises NotFound, Conflict, StorageError.
+        """
+        async with self._changing:
+            record = self._at_rest(run_id)
+            steps = self.stored_steps(record)
+            changed = [_resumed(one) for one in steps if one.state in ("failed", "cancelled")]
+            return await self._again(record, self.definition(record), steps, changed, "resume")
+
+    async def rerun(self, run_id: str, step: str, *, new: bool = False) -> Run:
+        """Run a step of a run that is over again, and all behind it; `new`: with the definition as it is now.
+
+        Raises NotFound, Conflict, ConfigError, StorageError.
+        """
+        async with self._changing:
+            record = self._at_rest(run_id)
+            flow = self.files.get(record.flow) if new else self.definition(record)
+            again = _behind(flow, step)
+            steps = self.stored_steps(record)
+            changed = [one.again() for one in steps if one.of in again or _resumable(one)]
+            record = replace(record, digest=digest_of(flow), inputs=flow.given(record.inputs))
+            return await self._again(record, flow, steps, changed, "rerun")
+
+    async def fork(self, run_id: str, step: str, owner: int, *, inputs: Mapping[str, Any]) -> Run:
+        """A new run that begins at a step, with the outputs that another one has for those before. Raises
+        NotFound, ConfigError, InvalidArgument, StorageError.
+        """
+        of = self.record(run_id)
+        flow = self.files.get(of.flow)
+        again = _behind(flow, step)
+        names = {one.name for one in flow.step} - again
+        kept = [one for one in self.steps(of) if one.of in names and one.is_over]
+        if missing := sorted(names - {one.of for one in kept} - _not_before(flow, step)):
+            raise Conflict(f"The run {of.id} has no output of the step {missing[0]}, which is before {step}.")
+        record = self._new(of.flow, flow, flow.given({**of.inputs, **inputs}), owner)
+        record = replace(record, copied_from=of.id)
+        value = self._history.queries.state_of("sessions", of.session)
+        tainted = SessionRecord.from_dict(value).tainted
+        copied = [replace(one, run=record.id) for one in kept]
+        return await self._make(record, flow, copied, tainted=tainted)
+
+    def _at_rest(self, run_id: str) -> RunRecord:
+        """Raises NotFound, Conflict."""
+        record = self.record(run_id)
+        if record.id in self.runs:
+            waits = [one.waits_for for one in self.runs[record.id].steps.values() if one.waits_for]
+            hint = (
+                f"It waits for an answer: {', '.join(waits)}"
+                if waits
+                else f"See: lactl flows show {record.id}"
+            )
+            raise Conflict(f"The run {record.id} goes on.", suggestion=hint)
+        if record.parent and self.record(record.parent).state == "running":
+            raise Conflict(f"The run {record.id} is a step of {record.parent}, which goes on.")
+        return record
+
+    async def _again(
+        self,
+        record: RunRecord,
+        flow: Flow,
+        steps: Sequence[StepRecord],
+        changed: Sequence[StepRecord],
+        why: str,
+    ) -> Run:
+        if self.closing:
+            raise ShuttingDown("The daemon stops; try it again after the next start.")
+        self.registry.shared.panic.check()
+        record = replace(record, state="running", code="", message="", ended_us=0, started_us=now_us())
+        names = {one.name for one in changed}
+        kept = [one for one in steps if one.name not in names]
+        gone = [one for one in changed if "/" in one.name]
+        changed = [one for one in changed if "/" not in one.name or one.state == "running"]
+        made = Run(self, record, flow, self._session(record), [*kept, *changed])
+        with within(agent=record.agent, session=record.session, owner=record.owner):
+            events = [self._started(record, again=why), *(one.event(record.flow) for one in changed)]
+        stored = [record.change(), definition_change(record.digest, flow), *(one.change() for one in changed)]
+        stored += [one.change(there=False) for one in gone if one not in changed]
+        await uninterrupted(self._history.append(*events, changes=stored))
+        return self._begin(made)
+
+    async def cancel(self, run_id: str) -> RunRecord:
+        """Cancel a run and its nested ones; gives it once that is stored. Raises NotFound, Conflict,
+        StorageError.
+        """
+        record = self.record(run_id)
+        run = self.runs.get(record.id)
+        if run is None:
+            if record.state != "running":
+                raise Conflict(f"The run {record.id} is over: {record.state}.")
+            run = self._stored(record)
+            run.ended.set()
+            await run.finish("cancelled", Cancelled.code, "A person cancelled it.")
+            return run.record
+        below = [one for one in self.runs.values() if one.record.parent == record.id]
+        why = Cancelled("A person cancelled the run.")
+        await asyncio.gather(run.cancel(why), *(one.cancel(why) for one in below))
+        return run.record
+
+
+def _resumable(record: StepRecord) -> bool:
+    return record.state in ("failed", "cancelled")
+
+
+def _resumed(record: StepRecord) -> StepRecord:
+    """A step that is to go on. One of which nobody knows what it did asks first."""
+    if record.code == "outcome_unknown" and record.trace_id:
+        return replace(record, state="running", code="", message="", tries=0, ended_us=0)
+    return replace(record.again(), nested=record.nested)
+
+
+def _behind(flow: Flow, step: str) -> set[str]:
+    """A step and all that wait for it. Raises NotFound."""
+    before = flow.before()
+    if step not in before:
+        named = ", ".join(before)[:500]
+        raise NotFound(f"The flow has no step {step[:60]!r}.", field="step", suggestion=f"There are: {named}")
+    found = {step}
+    while more := {name for name, steps in before.items() if name not in found and found & set(steps)}:
+        found |= more
+    return found
+
+
+def _not_before(flow: Flow, step: str) -> set[str]:
+    """The steps that are not before a step."""
+    before, found = flow.before(), {step}
+    while more := {one for name in found for one in before[name]} - found:
+        found |= more
+    return set(before) - (found - {step})

@@ -1,0 +1,466 @@
+"""Runs one step of a run, or one item of it, to its end: attempts, approvals, checks, and what is unknown.
+
+What is done is stored with its output in one transaction, and is never done again. What may have changed
+something and has no stored end waits for a person, with what is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from lightagentd.agents.answers.schema import fitting
+from lightagentd.agents.flows.asked import asked_in_child, ending_of
+from lightagentd.agents.flows.records import AsksFor, StepRecord, json_in
+from lightagentd.agents.flows.step_turn import SAID_BYTES, StepTurn, failure_of
+from lightagentd.agents.parts import AgentParts
+from lightagentd.agents.tool_calls.asking import answer_to, ask
+from lightagentd.agents.tool_calls.origin import Origin
+from lightagentd.agents.tool_calls.results import Before, Outcome, Results, cap_text
+from lightagentd.agents.tool_calls.run import ToolRun
+from lightagentd.agents.uninterrupted import uninterrupted
+from lightagentd.config.flows.definition import Step
+from lightagentd.config.flows.references import INPUTS, ITEM, MISSING, RUN, Reference, as_text, dig, filled
+from lightagentd.config.flows.shell import is_command, quoted_for_shell
+from lightagentd.config.template import one_line
+from lightagentd.errors import LightagentError, StorageError
+from lightagentd.events.model import new_id, within
+from lightagentd.llm.protocol import ToolCall
+from lightagentd.policy.questions.inputs import Input
+from lightagentd.policy.questions.question import State
+from lightagentd.policy.questions.questions import Suspended
+from lightagentd.quoted import Prompt, quoted
+from lightagentd.tool import Effect
+
+if TYPE_CHECKING:
+    from lightagentd.agents.flows.run import Run
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+AGAIN, DONE, FAILED = "run it again", "it is done", "it failed"
+_UNKNOWN = "outcome_unknown"
+NOTHING = object()
+
+
+@dataclass
+class StepFailed(Exception):
+    """An attempt did not do what it should. `again`: whether it may be tried again."""
+
+    code: str
+    message: str
+    again: bool = True
+
+
+@dataclass
+class Unknown(Exception):
+    """It is not known what an attempt did."""
+
+    known: str
+
+
+class StepWork:
+    """The work of one step, or one item; `work` it once."""
+
+    def __init__(self, run: Run, step: Step, name: str, item: Any = NOTHING) -> None:
+        self._run, self._step, self.name, self._item = run, step, name, item
+        self._shared = run.shared
+        if name not in run.steps:
+            run.keep(StepRecord(run=run.record.id, name=name, item=None if item is NOTHING else item))
+
+    @property
+    def record(self) -> StepRecord:
+        return self._run.steps[self.name]
+
+    async def work(self) -> None:
+        """Run it to its end, from wherever an earlier run of the daemon left it. Raises StorageError,
+        Suspended.
+        """
+        resumed = self.record.state != "pending"
+        while not self.record.is_over:
+            try:
+                if resumed and self.record.asks_for == "unknown":
+                    raise Unknown("")
+                await self._attempt(resumed)
+            except (StorageError, Suspended):
+                raise
+            except Unknown as err:
+                await self._ask_what_it_did(err.known)
+            except StepFailed as err:
+                await self._failed(err)
+            except LightagentError as err:
+                await self._failed(StepFailed(err.code, f"{err.message} {err.suggestion}".strip()))
+            resumed = False
+
+    async def cancel(self, why: LightagentError) -> None:
+        """Store that it is cancelled, and close what it asks."""
+        record = self.record
+        if record.is_over:
+            return
+        events, changes = self._shared.asked.lapse(record.waits_for, why.message)
+        done = record.moved("cancelled", code=why.code, message=why.message)
+        await self._run.store(done, events=events, changes=changes)
+
+    # One attempt
+
+    async def _attempt(self, resumed: bool) -> None:
+        record = self.record
+        if resumed and record.code and not record.ran:
+            raise StepFailed(record.code, record.message)
+        if not (resumed and record.ran):
+            kind = self._step.kind
+            if self._step.requires_approval and kind != "call" and not record.allowed:
+                await self._ask_to_begin()
+            if kind == "call":
+                assert self._step.call is not None
+                await self._call(self._step.call, self._step.args, resumed=resumed)
+            elif kind == "prompt":
+                await self._prompt(resumed)
+            elif kind == "flow":
+                await self._nested()
+            else:
+                await self._question()
+        if not self.record.is_over:
+            await self._judge()
+
+    @property
+    def _agent(self) -> str:
+        """Who does this attempt."""
+        step = self._step
+        is_last = step.fallback_agent and self.record.tries > step.max_retry
+        return (step.fallback_agent if is_last else step.agent) or self._run.record.agent
+
+    async def _failed(self, err: StepFailed) -> None:
+        """Try again, after a pause, or store the failure. Raises StorageError."""
+        step, record = self._step, self.record
+        most = step.max_retry + (1 if step.fallback_agent else 0)
+        if not err.again or record.tries >= most:
+            done = record.moved("failed", code=err.code, message=err.message, tries=record.tries + 1)
+            await self._run.store(done)
+            return
+        pause_s = min(FIRST_PAUSE_S * 2**record.tries, LONGEST_PAUSE_S)
+        fresh = StepRecord(
+            run=record.run,
+            name=record.name,
+            item=record.item,
+            attempt=record.attempt,
+            tries=record.tries + 1,
+            allowed=record.allowed,
+            code=err.code,
+            message=err.message,
+        )
+        await self._run.store(fresh)
+        await asyncio.sleep(pause_s)
+
+    def begun(self, **changes: Any) -> StepRecord:
+        """The step as it begins an attempt."""
+        record = self.record
+        return replace(record, code="", message="").moved(
+            "running", attempt=record.attempt + 1, agent=self._agent, **changes
+        )
+
+    def _parts(self, name: str) -> AgentParts:
+        """Raises AgentNotFound, AgentNotRunning."""
+        return self._run.registry.get(name).running_parts()
+
+    def _turn(self, record: StepRecord, asks_for: AsksFor, **how: Any) -> StepTurn:
+        run = self._run
+        return StepTurn(run.session, run.record, record, asks_for=asks_for, keep=run.keep, **how)
+
+    def _origin(self, turn: StepTurn, parts: AgentParts) -> Origin:
+        above = self._shared.mail.above(turn)
+        origin = Origin(
+            definition=lambda: parts.definition, owner=self._run.record.owner, turn=turn, above=above
+        )
+        turn.origin = origin
+        return origin
+
+    def _within(self, record: StepRecord) -> Any:
+        run = self._run.record
+        return within(
+            agent=record.agent,
+            session=run.session,
+            owner=run.owner,
+            caller=run.owner,
+            trace_id=record.trace_id,
+            request_id=new_id("req"),
+            correlation_id=self._run.correlation(record),
+        )
+
+    # A call
+
+    async def _call(
+        self, name: str, args: Mapping[str, Any], *, resumed: bool, needs_approval: bool = False
+    ) -> None:
+        step, record = self._step, self.record
+        waits = resumed and record.asks_for == "approval"
+        if resumed and record.trace_id and not waits:
+            known, changed = await asyncio.to_thread(self._known)
+            if changed:
+                raise Unknown(known)
+        made = {key: self._argument(name, key, value) for key, value in args.items()}
+        begun = record if waits else self.begun(trace_id=new_id("trace"), call_id=new_id("call"))
+        parts = self._parts(begun.agent)
+        found = parts.toolbox.find(*name.split(".", 1))
+        call = ToolCall(id=begun.call_id, name=found.function, arguments=json.dumps(made))
+        turn = self._turn(
+            begun,
+            "approval",
+            judged=bool(step.check or step.schema_ is not None) and not needs_approval,
+            needs_approval=needs_approval or step.requires_approval,
+        )
+        results = Results(turn.stream, self._shared.history.hurry)
+        before = Before() if waits else Before([], [begun.change()])
+        with self._within(begun):
+            if not waits:
+                before.events.append(begun.event(self._run.record.flow))
+            ran = ToolRun(call, parts.dispatcher, self._origin(turn, parts), results, before=before)
+            outcome = await self._timed(turn, ran, results, begun.waits_for)
+        self._run.told(turn.record)
+        if self.record.is_over or self.record.ran:
+            return
+        code, message = failure_of(outcome)
+        if code == _UNKNOWN and await self._changes():
+            raise Unknown(message)
+        raise StepFailed(code, message, again=code not in ("approval_denied", "policy_denied"))
+
+    async def _timed(self, turn: StepTurn, ran: ToolRun, results: Results, waits_for: str) -> Outcome:
+        """Run a call within the time of the step, which does not pass while a person is asked."""
+        task = asyncio.current_task()
+        calls = self._run.registry.get(turn.record.agent).calls
+        calls.add(task)  # type: ignore[arg-type]  # an emergency stop cancels what is in it
+        try:
+            async with asyncio.timeout(self._step.timeout_s) as timer:
+                turn.timer = timer
+                return await ran.run(waits_for)
+        except TimeoutError:
+            changed = await self._changes()
+            raise StepFailed(
+                "timeout", f"It did not end within {self._step.timeout_s:g} seconds.", again=not changed
+            ) from None
+        finally:
+            calls.discard(task)
+            await uninterrupted(results.settle())
+
+    async def _changes(self) -> bool:
+        """Whether what this attempt did may have changed something."""
+        _, changed = await asyncio.to_thread(self._known)
+        return changed
+
+    def _known(self) -> tuple[str, bool]:
+        """What the history says of an attempt that did not end, and whether it may have changed something."""
+        return ending_of(self._shared.history, self.record).known
+
+    def _argument(self, call: str, key: str, value: Any) -> Any:
+        if is_command(call, key) and isinstance(value, str):
+            return quoted_for_shell(value, self.look_up)
+        return filled(value, self.look_up)
+
+    # A prompt
+
+    async def _prompt(self, resumed: bool) -> None:
+        turn = None
+        if resumed and self.record.session:
+            turn = await asked_in_child(self._run, self._step, self.record, None)
+            if turn is None:
+                ended = await asyncio.to_thread(ending_of, self._shared.history, self.record)
+                if ended.answer is not None:
+                    await self._run.store(replace(self.record, output=ended.answer, ran=True), told=False)
+                    return
+                if ended.known[1]:
+                    raise Unknown(ended.known[0])
+        if turn is None:
+            prompt = self._text()
+            self._parts(self._agent)
+            begun = self.begun(session=new_id("ses"), trace_id="")
+            turn = await asked_in_child(self._run, self._step, begun, prompt)
+        assert turn is not None
+        if turn.failure is not None:
+            changed = [one for one in turn.calls if one["effect"] not in ("", Effect.OBSERVE.value)]
+            raise StepFailed(turn.failure.code, turn.failure.message, again=not changed)
+        answer = self._shared.history.redactor.text(turn.answer)
+        used = turn.meter.totals() if turn.meter is not None else {}
+        taint = self._run.session.after_call(turn.trace_id, taints=turn.session.record.tainted, host="")
+        done = replace(self.record, output=answer, used=used, ran=True)
+        if self._step.check:
+            await self._run.store(done, changes=taint, told=False)
+        else:
+            await self._run.store(done.moved("success"), changes=taint)
+
+    def _text(self) -> Prompt:
+        """The prompt: what it refers to stands in it as one line, and as a whole in a block behind it."""
+        assert self._step.prompt is not None
+        blocks: dict[str, str] = {}
+
+        def line(reference: Reference) -> Any:
+            value = self.look_up(reference)
+            if value is MISSING:
+                return value
+            text = as_text(value)
+            short = one_line(text) if text else ""
+            if reference.to not in (INPUTS, RUN) and short != text:
+                blocks[".".join((reference.to, *reference.path))] = text
+            return short
+
+        text = as_text(filled(self._step.prompt, line))
+        return (
+            Prompt(text).with_blocks(*(quoted(name, one) for name, one in blocks.items()))
+            if blocks
+            else Prompt(text)
+        )
+
+    # Another flow
+
+    async def _nested(self) -> None:
+        assert self._step.flow is not None
+        run = await self._run.flows.nested(
+            self._run,
+            self,
+            self._step.flow,
+            {key: filled(one, self.look_up) for key, one in self._step.inputs.items()},
+        )
+        state, message, output = await run.result(self._step.timeout_s)
+        if state != "success":
+            raise StepFailed("child_failed", message)
+        await self._run.store(replace(self.record, output=output).moved("success"))
+
+    # Questions to people
+
+    async def _question(self) -> None:
+        step = self._step
+        assert step.ask is not None
+        question = as_text(filled(step.ask, self.look_up))
+        found = await self._ask("answer", question, step.choices, timeout_s=step.timeout_s)
+        events, changes = self._shared.asked.inputs.taken(found.id)
+        done = replace(self.record, output=found.answer).moved("success")
+        await self._run.store(done, events=events, changes=changes)
+
+    async def _ask_to_begin(self) -> None:
+        step = self._step
+        what = self._text().question if step.prompt else f"the flow {step.flow}"
+        found = await self._ask("begin", f"May the step {self.name} begin? It runs: {what}", ("yes", "no"))
+        events, changes = self._shared.asked.inputs.taken(found.id)
+        if found.answer != "yes":
+            await self._run.store(self.record, events=events, changes=changes, told=False)
+            raise StepFailed("approval_denied", "A person did not let it begin.", again=False)
+        allowed = replace(self.record, allowed=True, waits_for="", asks_for="")
+        await self._run.store(allowed, events=events, changes=changes, told=False)
+
+    async def _ask_what_it_did(self, known: str) -> None:
+        """Have a person say what became of an attempt. Raises StorageError, Suspended."""
+        what = self._step.call or self._step.kind
+        question = (
+            f"The step {self.name} ({what}) of the flow {self._run.record.flow} was stopped in the middle,"
+            f" and may have changed something. {known}".strip()
+        )
+        try:
+            found = await self._ask("unknown", question, (AGAIN, DONE, FAILED))
+        except StepFailed as err:
+            await self._run.store(self.record.moved("failed", code=_UNKNOWN, message=err.message))
+            return
+        except StorageError:
+            raise
+        except LightagentError as err:
+            await self._run.store(self.record.moved("failed", code=_UNKNOWN, message=err.message))
+            return
+        events, changes = self._shared.asked.inputs.taken(found.id)
+        if found.answer == AGAIN:
+            fresh = replace(self.record.again(), tries=self.record.tries, allowed=self.record.allowed)
+        elif found.answer == DONE:
+            fresh = self.record.moved("success", message="A person said that it is done.")
+        else:
+            fresh = self.record.moved("failed", code="cancelled", message="A person said that it failed.")
+        await self._run.store(fresh, events=events, changes=changes)
+
+    async def _ask(
+        self, asks_for: AsksFor, question: str, choices: Sequence[str], timeout_s: float | None = None
+    ) -> Input:
+        """The answer of a person. Raises StepFailed when there is none."""
+        record, inputs = self.record, self._shared.asked.inputs
+        waits = bool(record.waits_for) and record.asks_for == asks_for
+        if not waits:
+            record = replace(record, agent=record.agent or self._agent)
+            record = replace(record, call_id=new_id("call"), trace_id=record.trace_id or new_id("trace"))
+            record = record if asks_for == "unknown" else record.moved("running", attempt=record.attempt + 1)
+        parts = self._parts(record.agent)
+        turn = self._turn(record, asks_for)
+        origin = self._origin(turn, parts)
+        with self._within(record):
+            if waits:
+                found = await answer_to(inputs.questions, record.waits_for, origin, turn.stream)
+            else:
+                found = await ask(
+                    inputs,
+                    origin,
+                    turn.stream,
+                    f"the step {self.name}",
+                    call_id=record.call_id,
+                    question=cap_text(question, 4 * SAID_BYTES),
+                    choices=choices,
+                    timeout_s=timeout_s,
+                )
+        if found.state is State.ANSWERED:
+            return found
+        why = "Nobody answered in time." if found.state is State.EXPIRED else "The question was dropped."
+        events, changes = inputs.taken(found.id)
+        await self._run.store(self.record, events=events, changes=changes, told=False)
+        raise StepFailed("timeout" if found.state is State.EXPIRED else "cancelled", why, again=False)
+
+    # What is behind the doing
+
+    async def _judge(self) -> None:
+        """Whether the output is what it should be. Raises StepFailed, StorageError."""
+        step, record = self._step, self.record
+        if step.schema_ is not None and step.kind == "call":
+            _, misfits = await fitting(step.schema_, record.output)
+            if misfits:
+                raise StepFailed(
+                    "answer_misfit", f"The output does not fit the schema: {'; '.join(misfits)[:800]}"
+                )
+        if step.check:
+            await self._check(step.check)
+        await self._run.store(self.record.moved("success"))
+
+    async def _check(self, template: str) -> None:
+        """Run the command that observes whether the step did what it should."""
+        command = quoted_for_shell(template, self.look_up)
+        args = {"command": command, "effect": Effect.OBSERVE.value}
+        parts, record = self._parts(self.record.agent or self._agent), self.record
+        call = ToolCall(id=new_id("call"), name="bash_exec", arguments=json.dumps(args))
+        turn = self._turn(record, "")
+        origin = replace(self._origin(turn, parts), own="check")
+        results = Results(turn.stream, self._shared.history.hurry)
+        with self._within(record):
+            try:
+                outcome = await ToolRun(call, parts.dispatcher, origin, results).run()
+            finally:
+                await uninterrupted(results.settle())
+        code, message = failure_of(outcome)
+        if code:
+            await self._run.store(replace(self.record, ran=False, code="command_failed"), told=False)
+            raise StepFailed(
+                "command_failed", f"Its check did not pass: {message}", again=self._step.kind == "call"
+            )
+
+    # What came before
+
+    def look_up(self, reference: Reference) -> Any:
+        """What a reference stands for in this run."""
+        run, path = self._run, reference.path
+        if reference.to == INPUTS:
+            return dig(run.record.inputs, path)
+        if reference.to == ITEM:
+            return MISSING if self._item is NOTHING else dig(self._item, path)
+        if reference.to == RUN:
+            return {"id": run.record.id, "flow": run.record.flow, "owner": run.record.owner}.get(
+                path[0] if path else "", MISSING
+            )
+        found = run.steps.get(reference.to)
+        if not path or found is None:
+            return MISSING
+        if path[0] == "status":
+            return found.state
+        if found.state != "success":
+            return MISSING
+        return found.output if path[0] == "output" else dig(json_in(found.output), path[1:])

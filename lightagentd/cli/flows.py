@@ -139,7 +139,7 @@ def run(
         return
     parameters: dict[str, Any] = {"flow": name, "inputs": given}
     if from_:
-        parameters |= {"from": from_, "of": of} if of else {"from": from_}
+        parameters |= {"first": from_, "of": of} if of else {"first": from_}
     made = settings.call("Flows.Run", **parameters)
     if detach:
         told(
@@ -302,7 +302,7 @@ def _end(last: dict[str, Any]) -> None:
 def _say_step(one: dict[str, Any]) -> None:
     state = _MARKS.get(one["state"], one["state"])
     took = f"{_took(one)} s" if one["ended_us"] and one["state"] in ("success", "failed") else ""
-    why = cell(one["message"])
+    why = cell(one["message"]) if one["message"] else ""
     cost = f"{one['total_tokens']} tokens" if one["total_tokens"] else ""
     said = "  ".join(part for part in (f"{state:<9}", one["name"], took, cost, why) if part)
     say(said)

@@ -70,7 +70,7 @@ class StepTurn(Turn):
         if code:
             self._take(replace(self.record, code=code, message=message))
             return (), (self.record.change(),)
-        done = replace(self.record, output=outcome.text, ran=True, code="", message="")
+        done = replace(self.record, output=output_of(outcome), ran=True, code="", message="")
         if self._judged:
             self._take(done)
             return (), (done.change(),)
@@ -80,6 +80,12 @@ class StepTurn(Turn):
     def _take(self, record: StepRecord) -> None:
         self.record = record
         self._keep(record)
+
+
+def output_of(outcome: Outcome) -> str:
+    """What a call gave, without the line ends at its end, as `$(…)` of a shell has it."""
+    silent = outcome.metadata.get("stdout_bytes") == 0 == outcome.metadata.get("stderr_bytes")
+    return "" if silent else outcome.text.rstrip("\n")
 
 
 def failure_of(outcome: Outcome) -> tuple[str, str]:

@@ -90,18 +90,18 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
 
     @method("Run", returns="run")
     async def run(
-        self, caller: Caller, flow: str, *, inputs: Any = None, from_: str = "", of: str = ""
+        self, caller: Caller, flow: str, *, inputs: Any = None, first: str = "", of: str = ""
     ) -> api.FlowRun:
         """Have a flow run in the caller's name; gives the run once it is stored. inputs is an object. With
-        from, a step, it begins there, with the outputs that the run of has for the steps before, without of
+        first, a step, it begins there, with the outputs that the run of has for the steps before, without of
         the caller's newest run of the flow.
         """
         found = self._flows.files.get(flow)
         caller = await self._may_run(caller, found)
         await self._access.check_new_session(caller)
-        if not from_:
+        if not first:
             if of:
-                raise InvalidArgument("of goes with from.", field="of")
+                raise InvalidArgument("of goes with first.", field="of")
             run = await self._flows.run(flow, _object(inputs), caller.uid)
             return self._run(run.record)
         if not of:
@@ -112,7 +112,7 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
                 raise NotFound(f"There is no run of {name} whose outputs there are.", field="of")
             of = last[0].id
         record = await self._admit_to(caller, of, Operation.INSPECT)
-        run = await self._flows.fork(record.id, from_, caller.uid, inputs=_object(inputs))
+        run = await self._flows.fork(record.id, first, caller.uid, inputs=_object(inputs))
         return self._run(run.record)
 
     @method("Runs", returns="runs")

@@ -28,6 +28,7 @@ from lightagentd.agents.flows.run import Run
 from lightagentd.agents.sessions.session import Session, SessionRecord, new_record
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.config.flows.definition import Flow
+from lightagentd.config.flows.references import as_text
 from lightagentd.errors import (
     Cancelled,
     Conflict,
@@ -187,7 +188,7 @@ class Flows:
                 return self.runs[found]
             record = self.record(found)
             if record.state in ("failed", "cancelled") and work.record.state == "pending":
-                return await self.resume(found)
+                return await self._resume(record)
             run = self._stored(record)
             run.ended.set()
             return run
@@ -197,14 +198,18 @@ class Flows:
         if depth >= MOST_NESTED:
             raise LimitExceeded(f"Flows run flows {MOST_NESTED} deep here, which is the most.")
         flow = self.files.get(name)
+        texts = {key for key, one in flow.inputs.items() if one.type == "string"}
+        inputs = {key: as_text(one) if key in texts else one for key, one in inputs.items()}
         of = above.record
         record = self._new(self.files.file(name).name, flow, flow.given(inputs), of.owner)
         record = replace(
             record, unattended=of.unattended, trigger=of.trigger, sent_by=of.sent_by, parent=of.id
         )
         begun = work.begun(nested=record.id)
-        changes = [begun.change()]
-        made = await self._make(record, flow, changes=changes, tainted=above.session.record.tainted)
+        with above.within():
+            events = [begun.event(of.flow)]
+        tainted = above.session.record.tainted
+        made = await self._make(record, flow, events=events, changes=[begun.change()], tainted=tainted)
         above.told(begun)
         return made
 
@@ -269,10 +274,12 @@ class Flows:
         stays done. Raises NotFound, Conflict, StorageError.
         """
         async with self._changing:
-            record = self._at_rest(run_id)
-            steps = self.stored_steps(record)
-            changed = [_resumed(one) for one in steps if one.state in ("failed", "cancelled")]
-            return await self._again(record, self.definition(record), steps, changed, "resume")
+            return await self._resume(self._at_rest(run_id))
+
+    async def _resume(self, record: RunRecord) -> Run:
+        steps = self.stored_steps(record)
+        changed = [_resumed(one) for one in steps if _resumable(one)]
+        return await self._again(record, self.definition(record), steps, changed, "resume")
 
     async def rerun(self, run_id: str, step: str, *, new: bool = False) -> Run:
         """Run a step of a run that is over again, and all behind it; `new`: with the definition as it is now.

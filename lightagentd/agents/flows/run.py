@@ -21,7 +21,7 @@ from lightagentd.config.flows.definition import MOST_ITEMS, Flow, Step
 from lightagentd.config.flows.references import filled
 from lightagentd.errors import Cancelled, LightagentError, StorageError, TimedOut
 from lightagentd.events.history import Change, NewEvent
-from lightagentd.events.model import within
+from lightagentd.events.model import within as event_context
 from lightagentd.events.types.flow import FlowEnded
 from lightagentd.policy.questions.questions import Suspended
 
@@ -73,7 +73,7 @@ class Run:
     ) -> None:
         """Store steps with events and changes, in one transaction. Raises StorageError, SessionNotFound."""
         self.session.check_there()
-        with self._within():
+        with self.within():
             own = [one.event(self.record.flow) for one in records] if told else []
         stored = [one.change() for one in records]
         await uninterrupted(self.shared.history.append(*events, *own, changes=[*changes, *stored]))
@@ -94,9 +94,10 @@ class Run:
         """By which the events of a step's attempt are found."""
         return f"flow:{self.record.id}:{record.name}:{record.attempt}"[:256]
 
-    def _within(self) -> Any:
+    def within(self) -> Any:
+        """The context of its own events, as a `with` block."""
         record = self.record
-        return within(
+        return event_context(
             agent=record.agent, session=record.session, owner=record.owner, caller=record.owner, trace_id=""
         )
 
@@ -361,7 +362,7 @@ class Run:
         took_s = (done.ended_us - done.started_us) / 1_000_000
         said = f"{done.flow}: {state}" + (f": {message}" if message else f" after {took_s:.1f} s")
         more = {"code": code} if code else {}
-        with self._within():
+        with self.within():
             event = FlowEnded(message=said, run=done.id, flow=done.flow, state=state, **more).event()
         await uninterrupted(self.shared.history.append(event, changes=[done.change()]))
         self.record = done

@@ -18,6 +18,7 @@ from lightagentd.agents.flows.records import AsksFor, StepRecord, json_in
 from lightagentd.agents.flows.step_turn import SAID_BYTES, StepTurn, failure_of
 from lightagentd.agents.parts import AgentParts
 from lightagentd.agents.tool_calls.asking import answer_to, ask
+from lightagentd.agents.tool_calls.described import ActionInfo
 from lightagentd.agents.tool_calls.origin import Origin
 from lightagentd.agents.tool_calls.results import Before, Outcome, Results, cap_text
 from lightagentd.agents.tool_calls.run import ToolRun
@@ -199,10 +200,10 @@ class StepWork:
             known, changed = await asyncio.to_thread(self._known)
             if changed:
                 raise Unknown(known)
-        made = {key: self._argument(name, key, value) for key, value in args.items()}
         begun = record if waits else self.begun(trace_id=new_id("trace"), call_id=new_id("call"))
         parts = self._parts(begun.agent)
         found = parts.toolbox.find(*name.split(".", 1))
+        made = {key: self._argument(name, key, value, found) for key, value in args.items()}
         call = ToolCall(id=begun.call_id, name=found.function, arguments=json.dumps(made))
         turn = self._turn(
             begun,
@@ -252,10 +253,14 @@ class StepWork:
         """What the history says of an attempt that did not end, and whether it may have changed something."""
         return ending_of(self._shared.history, self.record).known
 
-    def _argument(self, call: str, key: str, value: Any) -> Any:
+    def _argument(self, call: str, key: str, value: Any, action: ActionInfo) -> Any:
+        """An argument with what it refers to: a text where the action wants one."""
         if is_command(call, key) and isinstance(value, str):
             return quoted_for_shell(value, self.look_up)
-        return filled(value, self.look_up)
+        made = filled(value, self.look_up)
+        wanted = action.schema.get("properties", {}).get(key, {})
+        types = {wanted.get("type"), *(one.get("type") for one in wanted.get("anyOf", ()))}
+        return as_text(made) if "string" in types and made is not None else made
 
     # A prompt
 

@@ -1,0 +1,1 @@
+"""Runs of flows, in a daemon of their own."""

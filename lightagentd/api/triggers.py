@@ -21,6 +21,7 @@ class Trigger:
     agent: str
     owner: str
     prompt: str
+    flow: str
     session: str
     effects: list[str]
     rate_limit: int

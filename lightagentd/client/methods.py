@@ -91,10 +91,10 @@ SessionsEventReply = TypedDict("SessionsEventReply", {"event": TurnEvent | None}
 SessionInfoReply = TypedDict("SessionInfoReply", {"session_info": Session})
 CancelledReply = TypedDict("CancelledReply", {"cancelled": int})
 Trigger = TypedDict("Trigger", {"name": str, "on": str, "about": str, "agent": str, "owner": str,
-        "prompt": str, "session": str, "effects": list[str], "rate_limit": int, "rate_period_s": float,
-        "coalesce_s": float, "catch_up": bool, "answer": str, "state": str, "problem": str, "fired": int,
-        "coalesced": int, "limited": int, "refused": int, "missed": int, "waiting": int, "answered": int,
-        "failed": int, "last_us": int})
+        "prompt": str, "flow": str, "session": str, "effects": list[str], "rate_limit": int,
+        "rate_period_s": float, "coalesce_s": float, "catch_up": bool, "answer": str, "state": str,
+        "problem": str, "fired": int, "coalesced": int, "limited": int, "refused": int, "missed": int,
+        "waiting": int, "answered": int, "failed": int, "last_us": int})
 TriggersReply = TypedDict("TriggersReply", {"triggers": list[Trigger]})
 FoundReply = TypedDict("FoundReply", {"found": Trigger})
 TriggerQuestion = TypedDict("TriggerQuestion", {"question": str, "prompt": str, "sample": Any})

@@ -222,7 +222,7 @@ class Daemon:
         parts = shared_parts(self.now.config, self.paths, self.history, self.pool, self.panic, files.granted)
         self.registry = Registry(parts)
         self.flows = Flows(self.registry, FlowFiles(self.paths.config, parts.content))
-        self.triggers = Triggers(self.registry, files)
+        self.triggers = Triggers(self.registry, files, self.flows)
         self.event_sources = EventSources(self.triggers, self.history, self.feed)
         self.bus_link = BusLink(bus_of(self.now.config.daemon.bus))
         # On any other bus somebody else could own polkit's name.

@@ -59,7 +59,9 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyCall:
-    """The input of policy. No field has a default: an omitted one would be a missing restriction."""
+    """The input of policy. No field has a default that allows more: an omitted one would be a missing
+    restriction.
+    """
 
     agent: str
     tool: str
@@ -86,6 +88,8 @@ class PolicyCall:
     """Whether the agent has a worker for change."""
     plan: PlanGate
     """What may run while the session's plan is drafted (drafting and ready); empty when none is."""
+    waits: bool = False
+    """Whether it waits until a person answers, although none began it: a step of a flow."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -128,7 +128,7 @@ class Policy:
         if ruling.decision is Decision.ASK and decided is None and effect in self._granted(call.trigger):
             notes.append(f"{ruling.rule} asks a person, and the file of the trigger does not.")
             ruling = Ruling(decision=Decision.ALLOW, rule="trigger-effects")
-        if ruling.decision is Decision.ASK and call.trigger != PERSON:
+        if ruling.decision is Decision.ASK and call.trigger != PERSON and not call.waits:
             notes.append(_nobody(call))
             ruling = _unattended(ruling, seen)
         return Explanation(ruling=ruling, effect=effect, decided=decided, matched=matched, notes=tuple(notes))

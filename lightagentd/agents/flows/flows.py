@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from lightagentd.agents.registry import Registry
 
 _log = logging.getLogger(__name__)
+
+StoredWith = Callable[[Session], tuple[Sequence[NewEvent], Sequence[Change]]]
 
 MOST_RUNS = 1000
 """How many runs may go on at once."""
@@ -117,6 +119,21 @@ class Flows:
                 f"There is no run {run_id[:60]!r}.", field="run", suggestion="See: lactl flows runs"
             ) from None
 
+    def of_session(self, session: Session) -> Run | None:
+        """The run that a session belongs to, which goes on or is over; None when it is no run's."""
+        run_id = f"run_{session.id.partition('_')[2]}"
+        if run_id in self.runs:
+            return self.runs[run_id]
+        try:
+            return self._ended(self.record(run_id))
+        except NotFound:
+            return None
+
+    def _ended(self, record: RunRecord) -> Run:
+        run = self._stored(record)
+        run.ended.set()
+        return run
+
     def records(self) -> list[RunRecord]:
         """All runs, the oldest first. Reads all of them; for a thread."""
         found = [RunRecord.from_dict(value) for value in self._history.queries.state(RUNS).values()]
@@ -170,16 +187,15 @@ class Flows:
         trigger: str = "",
         sent_by: Sequence[dict[str, Any]] = (),
         tainted: bool = False,
-        events: Sequence[NewEvent] = (),
-        changes: Sequence[Change] = (),
+        stored_with: StoredWith = lambda _: ((), ()),
     ) -> Run:
-        """Have a flow run; gives the run once it is stored, with other events and changes. Raises NotFound,
-        ConfigError, InvalidArgument, LimitExceeded, ShuttingDown, StorageError.
+        """Have a flow run; gives the run once it is stored. `stored_with` gives what to store with it. Raises
+        NotFound, ConfigError, InvalidArgument, LimitExceeded, ShuttingDown, StorageError.
         """
         flow = self.files.get(name)
         record = self._new(self.files.file(name).name, flow, flow.given(inputs), owner)
         record = replace(record, unattended=unattended, trigger=trigger, sent_by=tuple(sent_by))
-        return await self._make(record, flow, events=events, changes=changes, tainted=tainted)
+        return await self._make(record, flow, stored_with=stored_with, tainted=tainted)
 
     async def nested(self, above: Run, work: StepWork, name: str, inputs: Mapping[str, Any]) -> Run:
         """The run that is a step of another: a new one, or the one that it began with. Raises as `run`."""
@@ -189,9 +205,7 @@ class Flows:
             record = self.record(found)
             if record.state in ("failed", "cancelled") and work.record.state == "pending":
                 return await self._resume(record)
-            run = self._stored(record)
-            run.ended.set()
-            return run
+            return self._ended(record)
         depth, parent = 1, above.record
         while parent.parent:
             depth, parent = depth + 1, self.record(parent.parent)
@@ -209,7 +223,9 @@ class Flows:
         with above.within():
             events = [begun.event(of.flow)]
         tainted = above.session.record.tainted
-        made = await self._make(record, flow, events=events, changes=[begun.change()], tainted=tainted)
+        made = await self._make(
+            record, flow, stored_with=lambda _: (events, [begun.change()]), tainted=tainted
+        )
         above.told(begun)
         return made
 
@@ -232,8 +248,7 @@ class Flows:
         flow: Flow,
         steps: Sequence[StepRecord] = (),
         *,
-        events: Sequence[NewEvent] = (),
-        changes: Sequence[Change] = (),
+        stored_with: StoredWith = lambda _: ((), ()),
         tainted: bool = False,
     ) -> Run:
         """Store a new run with its session, and begin it."""
@@ -253,6 +268,7 @@ class Flows:
         with within(caller=record.owner), session.context():
             created = SessionCreated(title=made.title).event()
             started = self._started(record, again=record.copied_from)
+            events, changes = stored_with(session)
         stored = [made.change(), record.change(), definition_change(record.digest, flow)]
         stored += [one.change() for one in steps]
         await uninterrupted(self._history.append(created, started, *events, changes=[*stored, *changes]))

@@ -48,6 +48,7 @@ def _policy_call(ready: Ready, origin: Origin, agent: AgentDefinition, has_chang
         known_host=origin.knows(ready.host),
         change_enabled=has_change,
         plan=origin.plan,
+        waits=origin.can_ask,
     )
 
 

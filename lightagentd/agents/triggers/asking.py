@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightagentd.agents.choosing import Choice
+from lightagentd.agents.flows.as_turn import FlowTurn
+from lightagentd.agents.flows.flows import Flows
 from lightagentd.agents.sessions.session import Session, new_record, title_from
 from lightagentd.agents.team.asides import Aside
 from lightagentd.agents.turn import Asked, Turn
+from lightagentd.config.triggers import TriggerFile
 from lightagentd.config.unattended import Unattended
 from lightagentd.errors import PermissionDenied
 from lightagentd.events.context import within
@@ -51,6 +54,9 @@ class Question:
     def prompt(self) -> Prompt:
         """The question, and what happened in a block."""
         first = dict(self.happened[0]) if self.happened else {}
+        if isinstance(self.file, TriggerFile) and self.file.flow is not None:
+            given = json.dumps(self.file.inputs_for(first), ensure_ascii=False)
+            return Prompt(f"The flow {self.file.flow} runs with {given}.")
         asked = Prompt(self.file.question(first))
         if not first or self.file.handling().on == "unit":
             return asked
@@ -66,8 +72,8 @@ class Question:
 class Asking:
     """Makes the turns of triggers."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, registry: Registry, flows: Flows) -> None:
+        self._registry, self._flows = registry, flows
         self._history = registry.shared.history
 
     async def ask(self, question: Question, stored_with: StoredWith) -> Turn:
@@ -78,6 +84,8 @@ class Asking:
         owner = question.owner
         if owner is None:
             owner = file.account(Path(question.trigger)).pw_uid
+        if isinstance(file, TriggerFile) and file.flow is not None:
+            return await self._run(question, file, file.flow, owner, stored_with)
         agent = self._registry.get(question.agent or file.agent)
         agent.running_parts()
         how, is_unit = file.handling(), file.handling().on == "unit"
@@ -108,6 +116,22 @@ class Asking:
                 choice=choice,
             )
             return await agent.ask(session, asked)
+
+    async def _run(
+        self, question: Question, file: TriggerFile, flow: str, owner: int, stored_with: StoredWith
+    ) -> Turn:
+        """Have a flow run. Its inputs come from outside."""
+        first = dict(question.happened[0]) if question.happened else {}
+        run = await self._flows.run(
+            flow,
+            file.inputs_for(first),
+            owner,
+            unattended=True,
+            trigger=question.trigger if question.granted else "",
+            tainted=True,
+            stored_with=stored_with,
+        )
+        return FlowTurn(run)
 
     async def _session(
         self, agent: Agent, owner: int, question: Question, stored_with: StoredWith

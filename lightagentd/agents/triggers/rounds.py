@@ -88,6 +88,8 @@ class Rounds:
     def _acted(self, cause: Cause) -> bool:
         """Whether the turn, or a child of it, made a call that reaches or changes something."""
         asked = next((one for one in self._asked.values() if one.firing.id == cause.firing), None)
+        if asked is not None and not asked.turn.in_conversation:
+            return True  # the run of a flow, whose steps are in many traces
         traces = [cause.trace_id] if asked is None else [one.trace_id for one in _tree(asked.turn)]
         for trace in traces:
             wanted = Filter(trace=trace, topic="agent.tool_dispatch", type="intent")

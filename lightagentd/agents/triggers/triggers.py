@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from lightagentd.agents.flows.as_turn import FlowTurn
 from lightagentd.agents.triggers.asking import Asking, Question
 from lightagentd.agents.triggers.outbox import Outbox, how_to_follow
 from lightagentd.agents.triggers.records import STATE, Firing, Happening, Standing, small, stored
@@ -41,6 +42,7 @@ from lightagentd.events.model import new_id
 from lightagentd.events.types import trigger as types
 
 if TYPE_CHECKING:
+    from lightagentd.agents.flows.flows import Flows
     from lightagentd.agents.registry import Registry
     from lightagentd.agents.sessions.session import Session
     from lightagentd.agents.turn import Turn
@@ -58,10 +60,10 @@ _SECOND_US = 1_000_000
 class Triggers:
     """Start with `start()`, once the agents run; end with `close()`."""
 
-    def __init__(self, registry: Registry, files: TriggerFiles) -> None:
+    def __init__(self, registry: Registry, files: TriggerFiles, flows: Flows) -> None:
         self.files = files
         self._registry, self._history, self._panic = registry, registry.shared.history, registry.shared.panic
-        self._asking = Asking(registry)
+        self._asking, self._flows = Asking(registry, flows), flows
         self._rounds = Rounds(self._history, self._parent_of)
         self._standing: dict[str, Standing] = {}
         self._waiting: dict[str, Firing] = {}
@@ -310,7 +312,9 @@ class Triggers:
 
     async def _until_over(self, firing: Firing, turn: Turn) -> None:
         file = self.files.found.get(firing.trigger)
-        timeout_s = 600.0 if file is None else file.timeout_s
+        timeout_s: float | None = 600.0 if file is None else file.timeout_s
+        if isinstance(turn, FlowTurn):
+            timeout_s = None  # a flow has its own, and may wait for a person
         try:
             async with asyncio.timeout(timeout_s):
                 await turn.over.wait()
@@ -368,6 +372,9 @@ class Triggers:
             _, session = self._registry.session(firing.session)
         except NotFound as err:
             await self._settle(firing, err)
+            return
+        if (run := self._flows.of_session(session)) is not None:
+            await self._until_over(firing, FlowTurn(run))
             return
         wanted = correlation(firing)
         turns = [*([session.running] if session.running else []), *session.queue]

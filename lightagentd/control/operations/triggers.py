@@ -16,7 +16,7 @@ from lightagentd.agents.triggers.asking import Question
 from lightagentd.agents.triggers.outbox import how_to_follow
 from lightagentd.agents.triggers.records import Firing, Happening
 from lightagentd.agents.uninterrupted import uninterrupted
-from lightagentd.config.triggers import KINDS, PROMPT
+from lightagentd.config.triggers import KINDS, PROMPT, TriggerFile
 from lightagentd.config.unattended import Unattended
 from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access, is_last_event
@@ -38,7 +38,7 @@ class Triggers(Operations, interface="org.lightagent1.Triggers"):
 
     def __init__(self, access: Access, runtime: Runtime) -> None:
         self._access, self._triggers = access, runtime.triggers
-        self._panic = runtime.panic
+        self._panic, self._flows = runtime.panic, runtime.flows.files
 
     @method("List", returns="triggers")
     async def listed(self, caller: Caller) -> list[api.Trigger]:
@@ -157,11 +157,16 @@ class Triggers(Operations, interface="org.lightagent1.Triggers"):
         """The owner of a trigger may do with it what an administrator may: it is asked in their name."""
         file = self._triggers.files.found.get(name)
         if file is not None and _uid(file) == caller.uid:
-            return await self._access.admit(caller, Operation.PROMPT, agent=file.agent)
+            return await self._access.admit(caller, Operation.PROMPT, agent=self._agent_of(name))
         return await self._access.admit(caller, Operation.ADMINISTER)
 
     def _agent_of(self, name: str) -> str:
         file = self._triggers.files.found.get(name)
+        if isinstance(file, TriggerFile) and file.flow is not None:
+            flow = self._flows.found.get(file.flow)
+            return (
+                (flow.checked.flow.agent or "") if flow is not None and flow.checked.flow is not None else ""
+            )
         return file.agent if file is not None else ""
 
     def _sample(self, name: str) -> dict[str, Any]:
@@ -194,9 +199,10 @@ class Triggers(Operations, interface="org.lightagent1.Triggers"):
             name=name,
             on=on,
             about=KINDS[on].about if on in KINDS else _UNIT,
-            agent=file.agent if file is not None else "",
+            agent=self._agent_of(name),
             owner=file.owner if file is not None else "",
             prompt=file.prompt if file is not None else "",
+            flow=(file.flow or "") if isinstance(file, TriggerFile) else "",
             session=file.session if file is not None else "",
             effects=[] if how is None or how.effects is None else list(how.effects),
             rate_limit=how.rate_limit if how is not None else 0,

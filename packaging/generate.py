@@ -39,7 +39,7 @@ PAGES = {
 COMPLETIONS = {"lactl.bash": BashComplete, "_lactl": ZshComplete, "lactl.fish": FishComplete}
 """click's own scripts, which call lactl at each Tab."""
 CATALOG = "packaging/journal/lightagentd.catalog"
-CLIENT = "lightagentd/client/methods.py"
+REPLIES, CLIENT = "lightagentd/client/replies.py", "lightagentd/client/methods.py"
 VARLINK = "packaging/varlink"
 WEIGHTS = "lightagentd/llm/runbook/weights.bin"
 PRINTED: Mapping[str, Sequence[str]] = {
@@ -68,10 +68,12 @@ def main(out: Path) -> None:
 
 def checkout(out: Path) -> None:
     """Write the generated files of the repository below a folder."""
-    for name in (CATALOG, CLIENT, *PRINTED):
+    for name in (CATALOG, REPLIES, CLIENT, *PRINTED):
         (out / name).parent.mkdir(parents=True, exist_ok=True)
     (out / CATALOG).write_text(catalog())
-    (out / CLIENT).write_text(typed_methods())
+    replies, methods = typed_methods()
+    (out / REPLIES).write_text(replies)
+    (out / CLIENT).write_text(methods)
     for stale in (out / VARLINK).glob("*.varlink"):
         stale.unlink()
     _run("lightagentd.control.varlink.interfaces", str(out.resolve() / VARLINK))

@@ -325,6 +325,72 @@ def tool(name: str = "systemd", **changes: Any) -> dict[str, Any]:
     ) | dict(changes)
 
 
+def flow(name: str = "patch-day", **changes: Any) -> dict[str, Any]:
+    given = api.FlowInput(name="only_security", type="boolean", description="", required=False, default=True)
+    return asdict(
+        api.Flow(
+            name=name,
+            path=f"/etc/lightagentd/flows/{name}.toml",
+            description="Upgrade what is to be upgraded",
+            agent="ops",
+            inputs=[given],
+            steps=7,
+            problem="",
+        )
+    ) | dict(changes)
+
+
+def flow_run(**changes: Any) -> dict[str, Any]:
+    return asdict(
+        api.FlowRun(
+            id="run_0123456789abcdef",
+            flow="patch-day",
+            state="waiting",
+            owner=0,
+            agent="ops",
+            session="ses_0123456789abcdef",
+            inputs={},
+            unattended=False,
+            trigger="",
+            parent="",
+            copied_from="",
+            changed=False,
+            started_us=1_763_768_400_000_000,
+            ended_us=0,
+            code="",
+            message="",
+            waits=["apr_0123456789abcdef"],
+            done=3,
+            steps=7,
+        )
+    ) | dict(changes)
+
+
+def flow_step(name: str = "upgrade", **changes: Any) -> dict[str, Any]:
+    return asdict(
+        api.FlowStep(
+            name=name,
+            kind="call",
+            state="pending",
+            after=["approve"],
+            attempt=0,
+            agent="ops",
+            session="",
+            trace_id="",
+            run="",
+            waits_for="",
+            will='bash.exec {"command": "apt-get upgrade"}',
+            output="",
+            code="",
+            message="",
+            total_tokens=0,
+            cost=None,
+            started_us=0,
+            ended_us=0,
+        )
+    ) | dict(changes)
+
+
 def trigger(name: str = "disk", **changes: Any) -> dict[str, Any]:
     return asdict(
         api.Trigger(
@@ -334,6 +400,7 @@ def trigger(name: str = "disk", **changes: Any) -> dict[str, Any]:
             agent="ops",
             owner="carol",
             prompt="check disk",
+            flow="",
             session="aside",
             effects=["observe"],
             rate_limit=12,

@@ -55,7 +55,7 @@ SEARCH = ("tools", "search")
 has any tool has it, too."""
 TO_PARENT = ("message", "parent")
 """The action with which a child session writes into the conversation above it: each of them has it."""
-BUILT_IN = ("agent", "human", "memory", "message", "plan", "tools")
+BUILT_IN = ("agent", "flows", "human", "memory", "message", "plan", "tools")
 """The tools that no file has (`agents.builtin`)."""
 
 
@@ -83,6 +83,7 @@ class AgentFrontMatter(BaseModel):
     tools: list[str] | None = None
     skills: list[str] | None = None
     agents: list[str] | None = None
+    flows: list[str] = Field(default_factory=list)
     effects: list[Effect] = Field(default_factory=lambda: [*Effect])
     parallel: bool = False
     plan_tools: Literal["observe", "none"] = "observe"
@@ -175,6 +176,8 @@ class AgentDefinition:
         allowed = self.front.tools
         if (tool, action) == TO_PARENT or ((tool, action) == SEARCH and allowed):
             return True
+        if tool == "flows":
+            return bool(self.front.flows)
         return allowed is None or tool in allowed or f"{tool}.{action}" in allowed
 
     def problems(

@@ -7,6 +7,7 @@ from functools import partial
 
 from lightagentd.agents import snapshots
 from lightagentd.agents.builtin import Builtins
+from lightagentd.agents.builtin.flows import FlowsTool
 from lightagentd.agents.builtin.human import Human
 from lightagentd.agents.builtin.memory import Memory
 from lightagentd.agents.builtin.message import MessageTool
@@ -64,7 +65,7 @@ def shared_parts(
     mail = Mail(history, limits, content.members_of, lambda: content.definitions.agents)
     skill = SkillTool(children, content.catalog_of, content.toolbox_of)
     team = AgentTool(children), MessageTool(mail), skill
-    builtins = Builtins([Human(asked.inputs), PlanTool(plans), Memory(memories), *team, search])
+    builtins = Builtins([Human(asked.inputs), PlanTool(plans), Memory(memories), *team, FlowsTool(), search])
     return SharedParts(
         paths=paths,
         limits=limits,

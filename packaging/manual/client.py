@@ -13,20 +13,33 @@ from typing import Any
 from lightagentd.control.operations.declared import Method
 from lightagentd.control.operations.service import INTERFACES
 
+_TYPES_HEAD = '''\
+"""Generated from the code by packaging/generate.py; do not edit.
+
+The types of what the methods of `Client` and `AsyncClient` give: plain dictionaries, as they come over the
+wire. No code of the package imports this module when it runs.
+"""
+
+# ruff: noqa: UP013
+# fmt: off
+
+from typing import Any, Required, TypedDict
+'''
 _HEAD = '''\
 """Generated from the code by packaging/generate.py; do not edit.
 
-The methods of `Client` and `AsyncClient` for type checkers and editors, and the types of what they give:
-plain dictionaries, as they come over the wire. `sessions_list(agent="ops")` calls `Sessions.List`. No code
-of the package imports this module when it runs.
+The methods of `Client` and `AsyncClient` for type checkers and editors. `sessions_list(agent="ops")` calls
+`Sessions.List`. No code of the package imports this module when it runs.
 """
 
 # mypy: disable-error-code="empty-body"
-# ruff: noqa: A002, UP013
+# ruff: noqa: A002, F403, F405
 # fmt: off
 
 from collections.abc import AsyncGenerator, Iterator
-from typing import Any, Required, TypedDict
+from typing import Any
+
+from lightagentd.client.replies import *
 '''
 _WIDTH = 110
 _BLANK = "\x1f"
@@ -80,11 +93,12 @@ class _Types:
         return name if self.known.setdefault(name, text) == text else ""
 
 
-def typed_methods() -> str:
-    """The text of `lightagentd/client/methods.py`."""
+def typed_methods() -> tuple[str, str]:
+    """The texts of `lightagentd/client/replies.py` and `lightagentd/client/methods.py`."""
     found = _Types()
     each = [(_name(one), _parameters(one, found), one.mark.streams, found.reply(one)) for one in _methods()]
-    lines = [_HEAD, *found.known.values(), "", "", "class Methods:"]
+    replies = "\n".join([_TYPES_HEAD, *found.known.values()]) + "\n"
+    lines = [_HEAD, "", "class Methods:"]
     for name, given, streams, reply in each:
         lines.append(
             _wrapped(f"    def {name}({given}) -> {f'Iterator[{reply}]' if streams else reply}: ...")
@@ -93,7 +107,7 @@ def typed_methods() -> str:
     for name, given, streams, reply in each:
         how, gives = ("def", f"AsyncGenerator[{reply}, None]") if streams else ("async def", reply)
         lines.append(_wrapped(f"    {how} {name}({given}) -> {gives}: ..."))
-    return "\n".join(lines) + "\n"
+    return replies, "\n".join(lines) + "\n"
 
 
 def _methods() -> Iterator[Method]:

@@ -14,7 +14,20 @@ from tests.cli.test_inputs import question
 from tests.cli.test_models import FOUND, UNKNOWN, model, provider
 from tests.cli.test_trace import serve
 from tests.cli.test_usage import row
-from tests.scripted_daemon import ScriptedDaemon, agent, approval, event, kit, session, skill, tool, trigger
+from tests.scripted_daemon import (
+    ScriptedDaemon,
+    agent,
+    approval,
+    event,
+    flow,
+    flow_run,
+    flow_step,
+    kit,
+    session,
+    skill,
+    tool,
+    trigger,
+)
 
 BUDGET = {"scope": "owner_day", "name": "uid 1000", "what": "total_tokens", "used": 12e6, "limit": 20e6}
 TEXT = "Restarts what has failed, and says why it did, in some more words than a line has."
@@ -118,6 +131,18 @@ LISTS: dict[str, tuple[str, dict[str, Any], str]] = {
         "Kits.List",
         {"kits": [kit("database-administrator", description=TEXT)]},
         "database-administrator Restarts failed,",
+    ),
+    "flows list": (
+        "Flows.List",
+        {"flows": [flow("certificates-renewal", description=TEXT)]},
+        "certificates-renewal Restarts failed,",
+    ),
+    "flows check": ("Flows.List", {"flows": []}, ""),
+    "flows runs": ("Flows.Runs", {"runs": [flow_run(flow="certificates")]}, "run_01234567 waiting 3/7"),
+    "flows run x --dry-run": (
+        "Flows.Plan",
+        {"steps": [flow_step("upgrade-packages", will=TEXT)]},
+        "upgrade-packages approve Restarts",
     ),
     "triggers list": (
         "Triggers.List",

@@ -59,10 +59,12 @@ _CLEAN = "the daemon's own words, and those of people"
 
 
 def builtin_action(
-    *, effect: Effect = Effect.OBSERVE, timeout_s: float = 30.0
+    *, effect: Effect = Effect.OBSERVE, timeout_s: float = 30.0, taints: bool = False
 ) -> Callable[[BuiltinMethod], BuiltinMethod]:
     """As `lightagentd.tool.action`, for a method that runs in the daemon and takes a `BuiltinContext`."""
-    return cast(Any, action(effect=effect, place=Place.DAEMON, timeout_s=timeout_s, clean=_CLEAN))  # type: ignore[no-any-return]
+    clean = "" if taints else _CLEAN
+    marked = action(effect=effect, place=Place.DAEMON, timeout_s=timeout_s, taints=taints, clean=clean)
+    return cast(Any, marked)  # type: ignore[no-any-return]
 
 
 class Builtins:
@@ -97,6 +99,9 @@ class Builtins:
             )
             for name, actions in self._tools.items()
         ]
+
+    def tool(self, name: str) -> Tool:
+        return self._by_name[name]
 
     def check(self, tool: str, action: str, args: dict[str, Any]) -> Checked:
         """The arguments as the action will get them. Raises InvalidArgument, ToolError."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from lightagentd.agents.builtin.flows import FLOWS, FlowsTool
 from lightagentd.agents.flows.files import FlowFiles
 from lightagentd.agents.flows.records import (
     DEFINITIONS,
@@ -71,6 +72,9 @@ class Flows:
         """Those that were looked at last, the newest last."""
         self._changing = asyncio.Lock()
         """Held while a run is made or has to go on again."""
+        tool = registry.shared.builtins.tool(FLOWS)
+        assert isinstance(tool, FlowsTool)
+        tool.bind(self)
 
     async def start(self) -> None:
         """Go on with the runs that are not over. Raises StorageError."""
@@ -121,15 +125,15 @@ class Flows:
 
     def of_session(self, session: Session) -> Run | None:
         """The run that a session belongs to, which goes on or is over; None when it is no run's."""
-        run_id = f"run_{session.id.partition('_')[2]}"
-        if run_id in self.runs:
-            return self.runs[run_id]
         try:
-            return self._ended(self.record(run_id))
+            return self.of_record(self.record(f"run_{session.id.partition('_')[2]}"))
         except NotFound:
             return None
 
-    def _ended(self, record: RunRecord) -> Run:
+    def of_record(self, record: RunRecord) -> Run:
+        """A run that goes on or is over. Raises SessionNotFound, HistoryDamaged."""
+        if record.id in self.runs:
+            return self.runs[record.id]
         run = self._stored(record)
         run.ended.set()
         return run
@@ -205,7 +209,7 @@ class Flows:
             record = self.record(found)
             if record.state in ("failed", "cancelled") and work.record.state == "pending":
                 return await self._resume(record)
-            return self._ended(record)
+            return self.of_record(record)
         depth, parent = 1, above.record
         while parent.parent:
             depth, parent = depth + 1, self.record(parent.parent)

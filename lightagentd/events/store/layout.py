@@ -35,8 +35,8 @@ FIELDS = ("type", "caller", "request", "tool", "effect", "decision")
 """What `by_field` is about. The last three are in the data of events that the daemon itself makes."""
 STATES = (
     *("sessions", "turns", "agents", "approvals", "undo", "watches", "current", "plans", "inputs"),
-    *("compactions", "usage", "memories", "profiles", "triggers", "prunings", "mail"),
-    *("flow_runs", "flow_steps", "flow_definitions"),
+    *("compactions", "usage", "memories", "profiles", "triggers"),
+    *("flow_runs", "flow_steps", "flow_definitions", "prunings", "mail"),
 )
 META = "meta"
 _ANCHOR = b"anchor"

@@ -77,6 +77,7 @@ _CATALOG = {
     A person resumed the run, or had the step run again.
     > How the run stands: lactl flows runs""",
     "running": """A step of a flow runs
+    An agent is asked, a tool is called, or another flow runs, as the flow says.
     > How the run stands: lactl flows runs""",
     "success": """A step of a flow is done
     Its output is kept with the run, and the step is not run again.
@@ -85,7 +86,7 @@ _CATALOG = {
     The message says why. Unless the flow says otherwise, nothing more of the run begins.
     > What it did: lactl flows show RUN. To try it again: lactl flows resume RUN""",
     "skipped": """A step of a flow was skipped
-    What its condition asks for is not so.
+    What its condition asks for is not so, and what is behind it goes on.
     > How the run stands: lactl flows runs""",
     "waiting_approval": """A step of a flow waits for a person
     It needs an approval or an answer, or was stopped in the middle of what may have changed something.

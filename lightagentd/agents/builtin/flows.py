@@ -55,8 +55,8 @@ class FlowsTool(Tool):
 
     @builtin_action(taints=True, timeout_s=MOST_WAIT_S + 30)
     async def run(self, ctx: BuiltinContext, args: RunArgs) -> Result:
-        """Have a flow run, and wait for its end. Gives its output, or how it stands: it goes on by itself, and
-        flows_show tells of it.
+        """Have a flow run, and wait for its end. Gives its output, or how it stands: it goes on by itself,
+        and flows_show tells of it.
         """
         flows, origin = self._there(), ctx.origin
         if args.name not in origin.agent.front.flows:

@@ -17,15 +17,14 @@ from lightagentd.agents.flows.files import FlowFiles
 from lightagentd.agents.flows.records import (
     DEFINITIONS,
     RUNS,
-    STEPS,
     RunRecord,
     StepRecord,
     definition_change,
     digest_of,
-    flow_in,
     now_us,
 )
 from lightagentd.agents.flows.run import Run
+from lightagentd.agents.flows.store import FlowStore
 from lightagentd.agents.sessions.session import Session, SessionRecord, new_record
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.config.flows.definition import Flow
@@ -33,7 +32,6 @@ from lightagentd.config.flows.references import as_text
 from lightagentd.errors import (
     Cancelled,
     Conflict,
-    HistoryDamaged,
     LightagentError,
     LimitExceeded,
     NotFound,
@@ -54,7 +52,6 @@ StoredWith = Callable[[Session], tuple[Sequence[NewEvent], Sequence[Change]]]
 
 MOST_RUNS = 1000
 """How many runs may go on at once."""
-_KEPT = 50
 MOST_NESTED = 8
 """How deep flows may run flows."""
 
@@ -68,8 +65,7 @@ class Flows:
         self.runs: dict[str, Run] = {}
         """Those that go on."""
         self.closing = False
-        self._definitions: dict[str, Flow] = {}
-        """Those that were looked at last, the newest last."""
+        self.stored = FlowStore(self._history)
         self._changing = asyncio.Lock()
         """Held while a run is made or has to go on again."""
         tool = registry.shared.builtins.tool(FLOWS)
@@ -113,15 +109,7 @@ class Flows:
         """Raises NotFound."""
         if run_id in self.runs:
             return self.runs[run_id].record
-        key = f"ses_{run_id.removeprefix('run_')}" if run_id.startswith("run_") else run_id
-        try:
-            return RunRecord.from_dict(self._history.queries.state_of(RUNS, key))
-        except HistoryDamaged:
-            raise
-        except NotFound:
-            raise NotFound(
-                f"There is no run {run_id[:60]!r}.", field="run", suggestion="See: lactl flows runs"
-            ) from None
+        return self.stored.record(run_id)
 
     def of_session(self, session: Session) -> Run | None:
         """The run that a session belongs to, which goes on or is over; None when it is no run's."""
@@ -138,33 +126,16 @@ class Flows:
         run.ended.set()
         return run
 
-    def records(self) -> list[RunRecord]:
-        """All runs, the oldest first. Reads all of them; for a thread."""
-        found = [RunRecord.from_dict(value) for value in self._history.queries.state(RUNS).values()]
-        return sorted(found, key=lambda one: one.started_us)
-
-    def stored_steps(self, record: RunRecord) -> list[StepRecord]:
-        rows = self._history.queries.state(STEPS, f"{record.session}/")
-        return [StepRecord.from_dict(value) for value in rows.values()]
-
     def steps(self, record: RunRecord) -> list[StepRecord]:
         """The steps of a run, as they are now."""
         run = self.runs.get(record.id)
-        return [*run.steps.values()] if run is not None else self.stored_steps(record)
-
-    def definition(self, record: RunRecord) -> Flow:
-        """What a run runs. Raises NotFound, HistoryDamaged."""
-        found = self._definitions.pop(record.digest, None)
-        if found is None:
-            found = flow_in(self._history.queries.state_of(DEFINITIONS, record.digest))
-        self._definitions[record.digest] = found
-        while len(self._definitions) > _KEPT:
-            self._definitions.pop(next(iter(self._definitions)))
-        return found
+        return [*run.steps.values()] if run is not None else self.stored.steps(record)
 
     def _stored(self, record: RunRecord) -> Run:
         """Raises SessionNotFound, HistoryDamaged."""
-        return Run(self, record, self.definition(record), self._session(record), self.stored_steps(record))
+        return Run(
+            self, record, self.stored.definition(record), self._session(record), self.stored.steps(record)
+        )
 
     def _session(self, record: RunRecord) -> Session:
         """Raises SessionNotFound, HistoryDamaged."""
@@ -297,9 +268,9 @@ class Flows:
             return await self._resume(self._at_rest(run_id))
 
     async def _resume(self, record: RunRecord) -> Run:
-        steps = self.stored_steps(record)
+        steps = self.stored.steps(record)
         changed = [_resumed(one) for one in steps if _resumable(one)]
-        return await self._again(record, self.definition(record), steps, changed, "resume")
+        return await self._again(record, self.stored.definition(record), steps, changed, "resume")
 
     async def rerun(self, run_id: str, step: str, *, new: bool = False) -> Run:
         """Run a step of a run that is over again, and all behind it; `new`: with the definition as it is now.
@@ -308,9 +279,9 @@ class Flows:
         """
         async with self._changing:
             record = self._at_rest(run_id)
-            flow = self.files.get(record.flow) if new else self.definition(record)
+            flow = self.files.get(record.flow) if new else self.stored.definition(record)
             again = _behind(flow, step)
-            steps = self.stored_steps(record)
+            steps = self.stored.steps(record)
             changed = [one.again() for one in steps if one.of in again or _resumable(one)]
             record = replace(record, digest=digest_of(flow), inputs=flow.given(record.inputs))
             return await self._again(record, flow, steps, changed, "rerun")

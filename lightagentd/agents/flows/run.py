@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightagentd.agents.flows.records import RunRecord, StepRecord, aggregate, now_us
 from lightagentd.agents.flows.step import StepFailed, StepWork
+from lightagentd.agents.flows.values import NOTHING, Values
 from lightagentd.agents.turn import Turn
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.config.flows.conditions import Condition, Outcome
@@ -158,7 +159,7 @@ class Run:
                         "the run %s of the flow %s waits: %s", self.record.id, self.record.flow, err.message
                     )
                 await asyncio.sleep(AGAIN_S)
-                self.steps = {one.name: one for one in self.flows.stored_steps(self.record)}
+                self.steps = {one.name: one for one in self.flows.stored.steps(self.record)}
         except Suspended:
             pass
         except LightagentError as err:
@@ -236,10 +237,10 @@ class Run:
         record = self.steps.get(step.name) or StepRecord(run=self.record.id, name=step.name)
         self.keep(record)
         if record.state == "pending" and not record.tries:
-            if why := self._skips(step):
+            if why := _skips(self, step):
                 await self.store(record.moved("skipped", message=why))
                 return
-            if step.cancel_if and self._hold(step.cancel_if):
+            if step.cancel_if and _hold(self, step.cancel_if):
                 why = f"The condition cancel_if of the step {step.name} holds."
                 await self.store(record.moved("cancelled", code=Cancelled.code, message=why))
                 return
@@ -265,7 +266,7 @@ class Run:
     async def _each(self, step: Step) -> None:
         """Run a step once for each item. Raises StorageError, Suspended."""
         record = self.steps[step.name]
-        look_up = StepWork(self, step, step.name).look_up
+        look_up = Values(self, NOTHING).look_up
         try:
             items = step.for_each if isinstance(step.for_each, tuple) else filled(step.for_each, look_up)
             if not isinstance(items, list | tuple):
@@ -291,7 +292,7 @@ class Run:
                 if not (failed and step.on_failure == "stop") and not self._halted:
                     await self._to_end(StepWork(self, step, name, item))
 
-        pending = [(name, item) for name, item in zip(names, items, strict=True) if not self._is_over(name)]
+        pending = [(name, item) for name, item in zip(names, items, strict=True) if not _is_over(self, name)]
         tasks = [asyncio.create_task(one(name, item), name=name) for name, item in pending]
         try:
             results = await asyncio.gather(*tasks, return_exceptions=True)
@@ -316,22 +317,6 @@ class Run:
             await self.store(self.steps[step.name].moved("failed", code=code, message=said))
         else:
             await self.store(self.steps[step.name].moved("success", output=aggregate(found)))
-
-    def _is_over(self, name: str) -> bool:
-        return name in self.steps and self.steps[name].is_over
-
-    def _skips(self, step: Step) -> str:
-        """Why a step is skipped, as a sentence; empty when it is not."""
-        for_failure = [one for one in self.flow.step if one.handler == step.name]
-        if for_failure and not any(self.steps[one.name].state == "failed" for one in for_failure):
-            return f"{for_failure[0].name} did not fail."
-        return "" if self._hold(step.when) else "Its condition when does not hold."
-
-    def _hold(self, conditions: Sequence[Condition]) -> bool:
-        outcomes: dict[str, Outcome] = {
-            one.step: self.steps[one.step].outcome() for one in conditions if one.step in self.steps
-        }
-        return all(one.holds(outcomes, self.record.inputs) for one in conditions)
 
     # Its end
 
@@ -394,3 +379,22 @@ class Run:
 
 
 _PENDING = StepRecord(run="run_", name="")
+
+
+def _is_over(run: Run, name: str) -> bool:
+    return name in run.steps and run.steps[name].is_over
+
+
+def _skips(run: Run, step: Step) -> str:
+    """Why a step is skipped, as a sentence; empty when it is not."""
+    for_failure = [one for one in run.flow.step if one.handler == step.name]
+    if for_failure and not any(run.steps[one.name].state == "failed" for one in for_failure):
+        return f"{for_failure[0].name} did not fail."
+    return "" if _hold(run, step.when) else "Its condition when does not hold."
+
+
+def _hold(run: Run, conditions: Sequence[Condition]) -> bool:
+    outcomes: dict[str, Outcome] = {
+        one.step: run.steps[one.step].outcome() for one in conditions if one.step in run.steps
+    }
+    return all(one.holds(outcomes, run.record.inputs) for one in conditions)

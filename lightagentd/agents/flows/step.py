@@ -14,26 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 from lightagentd.agents.answers.schema import fitting
 from lightagentd.agents.flows.asked import asked_in_child, ending_of
-from lightagentd.agents.flows.records import AsksFor, StepRecord, json_in
+from lightagentd.agents.flows.records import AsksFor, StepRecord
 from lightagentd.agents.flows.step_turn import SAID_BYTES, StepTurn, failure_of
+from lightagentd.agents.flows.values import NOTHING, Values
 from lightagentd.agents.parts import AgentParts
 from lightagentd.agents.tool_calls.asking import answer_to, ask
-from lightagentd.agents.tool_calls.described import ActionInfo
 from lightagentd.agents.tool_calls.origin import Origin
 from lightagentd.agents.tool_calls.results import Before, Outcome, Results, cap_text
 from lightagentd.agents.tool_calls.run import ToolRun
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.config.flows.definition import Step
-from lightagentd.config.flows.references import INPUTS, ITEM, MISSING, RUN, Reference, as_text, dig, filled
-from lightagentd.config.flows.shell import is_command, quoted_for_shell
-from lightagentd.config.template import one_line
+from lightagentd.config.flows.references import as_text, filled
+from lightagentd.config.flows.shell import quoted_for_shell
 from lightagentd.errors import LightagentError, StorageError
 from lightagentd.events.model import new_id, within
 from lightagentd.llm.protocol import ToolCall
 from lightagentd.policy.questions.inputs import Input
 from lightagentd.policy.questions.question import State
 from lightagentd.policy.questions.questions import Suspended
-from lightagentd.quoted import Prompt, quoted
 from lightagentd.tool import Effect
 
 if TYPE_CHECKING:
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 AGAIN, DONE, FAILED = "run it again", "it is done", "it failed"
 _UNKNOWN = "outcome_unknown"
-NOTHING = object()
 
 
 @dataclass
@@ -67,6 +64,7 @@ class StepWork:
     def __init__(self, run: Run, step: Step, name: str, item: Any = NOTHING) -> None:
         self._run, self._step, self.name, self._item = run, step, name, item
         self._shared = run.shared
+        self.values = Values(run, item)
         if name not in run.steps:
             run.keep(StepRecord(run=run.record.id, name=name, item=None if item is NOTHING else item))
 
@@ -203,7 +201,7 @@ class StepWork:
         begun = record if waits else self.begun(trace_id=new_id("trace"), call_id=new_id("call"))
         parts = self._parts(begun.agent)
         found = parts.toolbox.find(*name.split(".", 1))
-        made = {key: self._argument(name, key, value, found) for key, value in args.items()}
+        made = {key: self.values.argument(name, key, value, found) for key, value in args.items()}
         call = ToolCall(id=begun.call_id, name=found.function, arguments=json.dumps(made))
         turn = self._turn(
             begun,
@@ -253,15 +251,6 @@ class StepWork:
         """What the history says of an attempt that did not end, and whether it may have changed something."""
         return ending_of(self._shared.history, self.record).known
 
-    def _argument(self, call: str, key: str, value: Any, action: ActionInfo) -> Any:
-        """An argument with what it refers to: a text where the action wants one."""
-        if is_command(call, key) and isinstance(value, str):
-            return quoted_for_shell(value, self.look_up)
-        made = filled(value, self.look_up)
-        wanted = action.schema.get("properties", {}).get(key, {})
-        types = {wanted.get("type"), *(one.get("type") for one in wanted.get("anyOf", ()))}
-        return as_text(made) if "string" in types and made is not None else made
-
     # A prompt
 
     async def _prompt(self, resumed: bool) -> None:
@@ -276,7 +265,7 @@ class StepWork:
                 if ended.known[1]:
                     raise Unknown(ended.known[0])
         if turn is None:
-            prompt = self._text()
+            prompt = self.values.prompt(self._step)
             self._parts(self._agent)
             begun = self.begun(session=new_id("ses"), trace_id="")
             turn = await asked_in_child(self._run, self._step, begun, prompt)
@@ -293,28 +282,6 @@ class StepWork:
         else:
             await self._run.store(done.moved("success"), changes=taint)
 
-    def _text(self) -> Prompt:
-        """The prompt: what it refers to stands in it as one line, and as a whole in a block behind it."""
-        assert self._step.prompt is not None
-        blocks: dict[str, str] = {}
-
-        def line(reference: Reference) -> Any:
-            value = self.look_up(reference)
-            if value is MISSING:
-                return value
-            text = as_text(value)
-            short = one_line(text) if text else ""
-            if reference.to not in (INPUTS, RUN) and short != text:
-                blocks[".".join((reference.to, *reference.path))] = text
-            return short
-
-        text = as_text(filled(self._step.prompt, line))
-        return (
-            Prompt(text).with_blocks(*(quoted(name, one) for name, one in blocks.items()))
-            if blocks
-            else Prompt(text)
-        )
-
     # Another flow
 
     async def _nested(self) -> None:
@@ -323,7 +290,7 @@ class StepWork:
             self._run,
             self,
             self._step.flow,
-            {key: filled(one, self.look_up) for key, one in self._step.inputs.items()},
+            {key: filled(one, self.values.look_up) for key, one in self._step.inputs.items()},
         )
         state, message, output = await run.result(self._step.timeout_s)
         if state != "success":
@@ -335,7 +302,7 @@ class StepWork:
     async def _question(self) -> None:
         step = self._step
         assert step.ask is not None
-        question = as_text(filled(step.ask, self.look_up))
+        question = as_text(filled(step.ask, self.values.look_up))
         found = await self._ask("answer", question, step.choices, timeout_s=step.timeout_s)
         events, changes = self._shared.asked.inputs.taken(found.id)
         done = replace(self.record, output=found.answer).moved("success")
@@ -343,7 +310,7 @@ class StepWork:
 
     async def _ask_to_begin(self) -> None:
         step = self._step
-        what = self._text().question if step.prompt else f"the flow {step.flow}"
+        what = self.values.prompt(self._step).question if step.prompt else f"the flow {step.flow}"
         found = await self._ask("begin", f"May the step {self.name} begin? It runs: {what}", ("yes", "no"))
         events, changes = self._shared.asked.inputs.taken(found.id)
         if found.answer != "yes":
@@ -429,7 +396,7 @@ class StepWork:
 
     async def _check(self, template: str) -> None:
         """Run the command that observes whether the step did what it should."""
-        command = quoted_for_shell(template, self.look_up)
+        command = quoted_for_shell(template, self.values.look_up)
         args = {"command": command, "effect": Effect.OBSERVE.value}
         parts, record = self._parts(self.record.agent or self._agent), self.record
         call = ToolCall(id=new_id("call"), name="bash_exec", arguments=json.dumps(args))
@@ -447,25 +414,3 @@ class StepWork:
             raise StepFailed(
                 "command_failed", f"Its check did not pass: {message}", again=self._step.kind == "call"
             )
-
-    # What came before
-
-    def look_up(self, reference: Reference) -> Any:
-        """What a reference stands for in this run."""
-        run, path = self._run, reference.path
-        if reference.to == INPUTS:
-            return dig(run.record.inputs, path)
-        if reference.to == ITEM:
-            return MISSING if self._item is NOTHING else dig(self._item, path)
-        if reference.to == RUN:
-            return {"id": run.record.id, "flow": run.record.flow, "owner": run.record.owner}.get(
-                path[0] if path else "", MISSING
-            )
-        found = run.steps.get(reference.to)
-        if not path or found is None:
-            return MISSING
-        if path[0] == "status":
-            return found.state
-        if found.state != "success":
-            return MISSING
-        return found.output if path[0] == "output" else dig(json_in(found.output), path[1:])

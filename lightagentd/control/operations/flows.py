@@ -70,7 +70,7 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
         if run:
             record = await self._admit_to(caller, run, Operation.INSPECT)
             states = {one.name: one.state for one in self._flows.steps(record)}
-            return drawn(self._flows.definition(record), format_, states)
+            return drawn(self._flows.stored.definition(record), format_, states)
         await self._access.admit(caller, Operation.INSPECT)
         return drawn(self._flows.files.get(flow), format_, None)
 
@@ -106,7 +106,9 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
             return self._run(run.record)
         if not of:
             name = self._flows.files.file(flow).name
-            own = [one for one in await asyncio.to_thread(self._flows.records) if one.owner == caller.uid]
+            own = [
+                one for one in await asyncio.to_thread(self._flows.stored.records) if one.owner == caller.uid
+            ]
             last = [one for one in own if one.flow == name][-1:]
             if not last:
                 raise NotFound(f"There is no run of {name} whose outputs there are.", field="of")
@@ -121,7 +123,9 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
         caller = await self._access.admit(caller, Operation.INSPECT, viewing=True)
         check_limit(limit)
         name = self._flows.files.file(flow).name if flow in self._flows.files.all_names() else flow
-        records = [one for one in await asyncio.to_thread(self._flows.records) if name in ("", one.flow)]
+        records = [
+            one for one in await asyncio.to_thread(self._flows.stored.records) if name in ("", one.flow)
+        ]
         own = [one for one in reversed(records) if sees(caller, one.owner)][:limit]
         return await asyncio.to_thread(lambda: [self._run(one) for one in own])
 
@@ -242,7 +246,7 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
         )
 
     def _run(self, record: RunRecord) -> api.FlowRun:
-        flow = self._flows.definition(record)
+        flow = self._flows.stored.definition(record)
         names = {step.name for step in flow.step}
         steps = self._flows.steps(record)
         waits = self._waits(steps)
@@ -291,7 +295,7 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
 
     def _with_steps(self, record: RunRecord, wanted: Collection[str] | None = None) -> api.FlowShown:
         """A run with all of its steps, or those that are wanted."""
-        flow = self._flows.definition(record)
+        flow = self._flows.stored.definition(record)
         before, by_name = flow.before(), {step.name: step for step in flow.step}
         records = {one.name: one for one in self._flows.steps(record)}
         every = {*by_name, *records} if wanted is None else wanted

@@ -96,7 +96,7 @@ def states(run: Run) -> dict[str, str]:
 def stored(daemon: Daemon, run: Run | RunRecord) -> dict[str, StepRecord]:
     """The steps of a run, as they are on the disk."""
     record = run.record if isinstance(run, Run) else run
-    return {one.name: one for one in daemon.flows.stored_steps(record)}
+    return {one.name: one for one in daemon.flows.stored.steps(record)}
 
 
 async def question(daemon: Daemon, run: Run, step: str) -> str:

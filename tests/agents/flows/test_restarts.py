@@ -82,7 +82,7 @@ async def test_a_kill_anywhere_loses_no_output_and_changes_nothing_twice(
             out.write_text("".join(f"{line}\n" for line in after))
             with killed_after(paths, number) as left:
                 async with Daemon(left) as again:
-                    records = again.flows.records()
+                    records = again.flows.stored.records()
                     known = {name: one for of in records for name, one in stored(again, of).items()}
                     found = await _goes_on(again, DONE)
                     if found is None:

@@ -339,7 +339,7 @@ async def test_runs_are_read_back_after_they_ended(paths: Paths) -> None:
         run = await ended(daemon)
         await until(lambda: not daemon.flows.runs)
         assert daemon.flows.record(run.record.id) == run.record
-        assert daemon.flows.records() == [run.record]
+        assert daemon.flows.stored.records() == [run.record]
         assert (
             RunRecord.from_dict(daemon.history.queries.state_of("flow_runs", run.record.session))
             == run.record

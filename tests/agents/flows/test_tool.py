@@ -34,7 +34,7 @@ async def test_an_agent_whose_definition_names_a_flow_has_it_run(paths: Paths) -
     async with team(paths, {"test": _script(offered, said)}, fronts={"test": NAMED}, toml=CHANGE) as test:
         turn = await test.agent.prompt(await test.begin(), "go")
         await turn.over.wait()
-        (record,) = test.daemon.flows.records()
+        (record,) = test.daemon.flows.stored.records()
         assert said[0].endswith(f"\nThe run {record.id} is done.\nwas it")
         assert (record.owner, record.state, record.sent_by[0]["agent"]) == (ME.uid, "success", "test")
         assert "flows_run" in offered[0]
@@ -71,4 +71,4 @@ async def test_an_agent_that_names_none_is_not_offered_the_tool(paths: Paths) ->
         await turn.over.wait()
         assert "flows_run" not in offered[0]
         assert "may not use flows.run" in said[0]
-        assert test.daemon.flows.records() == []
+        assert test.daemon.flows.stored.records() == []

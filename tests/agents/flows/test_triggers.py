@@ -40,7 +40,7 @@ async def test_what_happened_runs_a_flow_whose_output_is_the_answer(paths: Paths
         (found,) = await taken(daemon.triggers)
         assert (found.text, found.code) == ("was full", "")
         assert lines(out) == ["full"]
-        (record,) = daemon.flows.records()
+        (record,) = daemon.flows.stored.records()
         assert (record.trigger, record.unattended, record.session) == ("disk", True, found.session)
         assert daemon.registry.session(record.session)[1].record.tainted
         (shown,) = [one for one in await daemon.service.triggers.listed(ME) if one.name == "disk"]
@@ -95,4 +95,4 @@ async def test_a_kill_anywhere_runs_the_flow_once(
                     await at_rest(again.triggers)
                     assert counts(again.triggers) == {"fired": 1}, number
                     (found,) = await taken(again.triggers)
-                    assert (found.text, len(again.flows.records())) == ("2", 1), number
+                    assert (found.text, len(again.flows.stored.records())) == ("2", 1), number

@@ -11,8 +11,11 @@ from lightagentd.agents.flows.run import Run
 from lightagentd.agents.flows.step import AGAIN, DONE, FAILED
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import Conflict, StorageError
+from lightagentd.events.filter import Filter
 from lightagentd.events.history import History
 from lightagentd.events.model import NewEvent
+from lightagentd.events.queries import Queries
+from lightagentd.events.store.layout import Environment
 from lightagentd.host.paths import Paths
 from lightagentd.policy.questions.question import State
 from tests.agents.asking import FRONT, lines, prepare
@@ -77,9 +80,10 @@ async def test_a_kill_anywhere_loses_no_output_and_changes_nothing_twice(
         assert lines(out) == ["call seen", "x", "y", "prompt"]
         assert run.steps["last"].output == "seen done"
         whole = lines(out)
-        for number, after in enumerate([*copies[1:], whole]):
+        for number in range(len(copies)):
             # What the call did that this commit is the intent of is done, and its end is not stored.
-            out.write_text("".join(f"{line}\n" for line in after))
+            done = whole[: _intended(paths, number)]
+            out.write_text("".join(f"{line}\n" for line in done))
             with killed_after(paths, number) as left:
                 async with Daemon(left) as again:
                     records = again.flows.stored.records()
@@ -93,6 +97,16 @@ async def test_a_kill_anywhere_loses_no_output_and_changes_nothing_twice(
                 assert lines(out) == whole, number
 
 
+def _intended(paths: Paths, number: int) -> int:
+    """How many lines the copy of a commit has the intent to add."""
+    environment = Environment(paths.state.parent / "copies" / f"{number:03}", read_only=True)
+    try:
+        intents = Queries(environment).select(Filter(topic="agent.tool_dispatch", type="intent"), limit=100)
+        return sum((one.data or {}).get("action") == "add" for one in intents)
+    finally:
+        environment.close()
+
+
 @pytest.mark.parametrize("told", [AGAIN, DONE, FAILED])
 async def test_what_may_have_changed_something_waits_for_a_person(
     paths: Paths, tmp_path: Path, told: str, monkeypatch: pytest.MonkeyPatch
@@ -104,7 +118,7 @@ async def test_what_may_have_changed_something_waits_for_a_person(
     async with running(paths) as daemon:
         with copied(paths, monkeypatch, lambda: lines(out)) as copies:
             await ended(daemon)
-    number = max(n for n, before in enumerate(copies) if not before)  # the call was intended, and had not run
+    number = next(n for n in range(len(copies)) if _intended(paths, n))
     out.unlink(missing_ok=True)
     with killed_after(paths, number) as left:
         async with running(left) as daemon:

@@ -349,7 +349,7 @@ def flow_run(**changes: Any) -> dict[str, Any]:
             owner=0,
             agent="ops",
             session="ses_0123456789abcdef",
-            inputs={},
+            inputs="{}",
             unattended=False,
             trigger="",
             parent="",

@@ -41,7 +41,7 @@ class FlowCheck:
 class FlowRun:
     """One run. `state`: running, waiting (for a person), success, failed or cancelled. `waits` are the
     approvals and inputs that it waits for. `steps` are those of its definition, of which `done` are over.
-    Times are in microseconds UTC; `ended_us` is 0 while it goes on.
+    `inputs` is a JSON object. Times are in microseconds UTC; `ended_us` is 0 while it goes on.
     """
 
     id: str
@@ -50,7 +50,7 @@ class FlowRun:
     owner: int
     agent: str
     session: str
-    inputs: Any
+    inputs: str
     unattended: bool
     trigger: str
     parent: str

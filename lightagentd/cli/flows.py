@@ -24,7 +24,7 @@ from lightagentd.cli.output import (
 from lightagentd.cli.question import visible
 from lightagentd.cli.terminal import is_terminal
 from lightagentd.cli.when import moment
-from lightagentd.errors import Cancelled, ConfigError, InvalidArgument, ToolError
+from lightagentd.errors import Cancelled, CommandFailed, ConfigError, InvalidArgument
 
 flow_names = names_of("Flows.List", "name")
 run_ids = names_of("Flows.Runs", "id")
@@ -73,7 +73,7 @@ def check(settings: Settings, what: str | None) -> None:
         names = [one["name"] for one in settings.call("Flows.List")]
         rows = [settings.call("Flows.Check", name=name) for name in names]
     elif Path(what).is_file():
-        rows = [settings.call("Flows.Check", name=what, text=read_file(what))]
+        rows = [settings.call("Flows.Check", name=what, text=read_file(what).decode("utf-8", "replace"))]
     else:
         rows = [settings.call("Flows.Check", name=what)]
     columns: Columns = {"NAME": "name", "RESULT": lambda one: "broken" if one["faults"] else "ok"}
@@ -251,14 +251,15 @@ def _went_on(settings: Settings, made: dict[str, Any], detach: bool) -> None:
 
 
 def _follow(settings: Settings, run_id: str) -> None:
-    """Print the steps of a run as they go on. Raises ToolError, Cancelled for one that does not go well."""
+    """Print the steps of a run as they go on. Raises CommandFailed, Cancelled for one that does not go well."""
     seen: dict[str, str] = {}
     asked: set[str] = set()
     last: dict[str, Any] = {}
     try:
         with settings.client() as client:
             for reply in client.stream("Flows.Follow", run=run_id):
-                progress = reply["progress"]
+                if (progress := reply["progress"]) is None:
+                    break
                 last = progress["run"]
                 if settings.json:
                     print_json(progress)
@@ -293,7 +294,7 @@ def _end(last: dict[str, Any]) -> None:
     if last.get("state") == "cancelled":
         raise Cancelled(f"The run {last['id']} was cancelled: {last['message']}")
     if last.get("state") == "failed":
-        raise ToolError(
+        raise CommandFailed(
             f"The run {last['id']} failed. {last['message']}",
             suggestion=f"To go on from there: lactl flows resume {last['id']}",
         )

@@ -117,11 +117,12 @@ FlowStep = TypedDict("FlowStep", {"name": str, "kind": str, "state": str, "after
         "started_us": int, "ended_us": int})
 StepsReply = TypedDict("StepsReply", {"steps": list[FlowStep]})
 FlowRun = TypedDict("FlowRun", {"id": str, "flow": str, "state": str, "owner": int, "agent": str,
-        "session": str, "inputs": Any, "unattended": bool, "trigger": str, "parent": str, "copied_from": str,
+        "session": str, "inputs": str, "unattended": bool, "trigger": str, "parent": str, "copied_from": str,
         "changed": bool, "started_us": int, "ended_us": int, "code": str, "message": str, "waits": list[str],
         "done": int, "steps": int})
 RunReply = TypedDict("RunReply", {"run": FlowRun})
 RunsReply = TypedDict("RunsReply", {"runs": list[FlowRun]})
+FlowsFoundReply = TypedDict("FlowsFoundReply", {"found": FlowRun})
 FlowShown = TypedDict("FlowShown", {"run": FlowRun, "steps": list[FlowStep]})
 ShownReply = TypedDict("ShownReply", {"shown": FlowShown})
 OutputReply = TypedDict("OutputReply", {"output": str})

@@ -214,6 +214,7 @@ class StepWork:
         with self._within(begun):
             if not waits:
                 before.events.append(begun.event(self._run.record.flow))
+            self._run.told(begun)
             ran = ToolRun(call, parts.dispatcher, self._origin(turn, parts), results, before=before)
             outcome = await self._timed(turn, ran, results, begun.waits_for)
         self._run.told(turn.record)

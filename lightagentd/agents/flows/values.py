@@ -41,7 +41,7 @@ class Values:
             return MISSING
         if path[0] == "status":
             return found.state
-        if found.state != "success":
+        if found.state != "success" and not found.ran:
             return MISSING
         return found.output if path[0] == "output" else dig(json_in(found.output), path[1:])
 

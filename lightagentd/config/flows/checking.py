@@ -180,7 +180,7 @@ def _of_steps(flow: Flow, where: _Text, known: Known) -> Iterator[str]:
         for key, value in step.templates():
             try:
                 for reference in references(value):
-                    seen = {*above[step.name], *([step.name] if key == "undo" else [])}
+                    seen = {*above[step.name], *([step.name] if key in ("undo", "check") else [])}
                     why = _wrong(reference, step, flow, seen, by_name, handlers)
                     if why:
                         yield f"{at}: {key}: {reference} {why}."

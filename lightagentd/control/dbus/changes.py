@@ -23,6 +23,7 @@ from lightagentd.control.dbus.views import (
     AGENT,
     APPROVAL,
     MANAGER,
+    RUN,
     SESSION,
     TURN,
     Key,
@@ -152,6 +153,8 @@ class Changes:
                 found |= {key for key, view in self.known.items() if _is_current(view, event)}
         if event.topic.startswith("approval.") and event.data:
             found.add(Key(APPROVAL, str(event.data.get("approval", ""))))
+        if event.topic.startswith("flow.") and event.data:
+            found.add(Key(RUN, str(event.data.get("run", ""))))
         return found
 
     async def _look(self) -> None:

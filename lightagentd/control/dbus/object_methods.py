@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lightagentd.control.dbus.methods import MANAGER, Method, methods
-from lightagentd.control.dbus.views import AGENT, APPROVAL, SESSION, Kind
+from lightagentd.control.dbus.views import AGENT, APPROVAL, RUN, SESSION, Kind
 
 PROMPT = "Prompt"
 _BOUND: dict[str, tuple[str, str, tuple[str, ...]]] = {
     AGENT.folder: ("org.lightagent1.Agents", "name", ("Start", "Stop", "Restart")),
     SESSION.folder: ("org.lightagent1.Sessions", "session", ("Cancel", "Messages")),
+    RUN.folder: ("org.lightagent1.Flows", "run", ("Cancel", "Resume", "Show")),
     APPROVAL.folder: ("org.lightagent1.Approvals", "approval", ("Approve", "Deny")),
 }
 """Of each folder: the interface whose methods its objects have, the argument that names one, and which."""

@@ -24,6 +24,8 @@ from lightagentd.errors import AgentBroken, NotFound
 LISTED_SESSIONS = 500
 """How many sessions at rest are in a list of objects, the newest: each costs 0.1 ms of the daemon's time. The
 older ones are objects like the others."""
+LISTED_RUNS = 100
+"""How many runs of flows are in a list of objects, the newest."""
 OPEN_STATES = ("waiting", "granted")
 """An approval in another state is over, and no object any more."""
 
@@ -47,7 +49,7 @@ class Turn:
     message: str = ""
 
 
-View = api.Status | api.Agent | api.Session | api.Approval | Turn
+View = api.Status | api.Agent | api.Session | api.Approval | api.FlowRun | Turn
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -89,7 +91,8 @@ AGENT = Kind(
 SESSION = Kind(folder="sessions", interface="org.lightagent1.Session", view=api.Session)
 APPROVAL = Kind(folder="approvals", interface="org.lightagent1.Approval", view=api.Approval)
 TURN = Kind(folder="turns", interface="org.lightagent1.Turn", view=Turn)
-KINDS = (AGENT, SESSION, APPROVAL, TURN)
+RUN = Kind(folder="runs", interface="org.lightagent1.Run", view=api.FlowRun)
+KINDS = (AGENT, SESSION, APPROVAL, TURN, RUN)
 MANAGER = Key(MANAGER_KIND, "")
 _BY_FOLDER = {kind.folder: kind for kind in KINDS}
 
@@ -110,14 +113,14 @@ def kind_of_folder(path: str) -> Kind | None:
 
 def owner_of(view: View) -> int | None:
     """The uid that owns the object; None for an object that belongs to nobody."""
-    return view.owner if isinstance(view, api.Session | api.Approval | Turn) else None
+    return view.owner if isinstance(view, api.Session | api.Approval | api.FlowRun | Turn) else None
 
 
 def agent_of(key: Key, view: View) -> str:
     """The agent that the object belongs to; empty for the daemon as a whole."""
     if key.kind is AGENT:
         return key.name
-    return view.agent if isinstance(view, api.Session | api.Approval | Turn) else ""
+    return view.agent if isinstance(view, api.Session | api.Approval | api.FlowRun | Turn) else ""
 
 
 def is_at_rest(view: View | None) -> bool:
@@ -127,6 +130,8 @@ def is_at_rest(view: View | None) -> bool:
             return view.state == "idle" and not view.queued
         case api.Agent():
             return view.state == "running"
+        case api.FlowRun():
+            return bool(view.ended_us)
         case api.Approval() | Turn():
             return False
     return True
@@ -148,6 +153,7 @@ class Views:
         limit. Raises PermissionDenied.
         """
         found = await self.of_kind(caller, AGENT) | await self.of_kind(caller, APPROVAL)
+        found |= await self.of_kind(caller, RUN)
         sessions = await self._service.sessions.listed(caller)
         return found | _newest(sessions, limit) | self._turns(sessions)
 
@@ -159,6 +165,8 @@ class Views:
         if kind is APPROVAL:
             questions = await service.approvals.listed(caller)
             return {Key(kind, one.id): one for one in questions}
+        if kind is RUN:
+            return {Key(kind, one.id): one for one in await service.flows.runs(caller, limit=LISTED_RUNS)}
         sessions = await service.sessions.listed(caller)
         return self._turns(sessions) if kind is TURN else _newest(sessions, LISTED_SESSIONS)
 
@@ -173,6 +181,8 @@ class Views:
             found = await service.approvals.get(caller, key.name)
             if found.state in OPEN_STATES:
                 return found
+        if key.kind is RUN:
+            return await service.flows.get(caller, key.name)
         if key.kind is TURN:
             turn = self._turn(key.name)
             await service.sessions.get(caller, turn.session if turn else "")

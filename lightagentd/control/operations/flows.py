@@ -129,6 +129,11 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
         own = [one for one in reversed(records) if sees(caller, one.owner)][:limit]
         return await asyncio.to_thread(lambda: [self._run(one) for one in own])
 
+    @method("Get", returns="found")
+    async def get(self, caller: Caller, run: str) -> api.FlowRun:
+        """One run."""
+        return self._run(await self._admit_to(caller, run, Operation.INSPECT))
+
     @method("Show", returns="shown")
     async def show(self, caller: Caller, run: str) -> api.FlowShown:
         """A run with its steps. Long outputs are cut; Output gives one as a whole."""
@@ -259,7 +264,7 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
             owner=record.owner,
             agent=record.agent,
             session=record.session,
-            inputs=record.inputs,
+            inputs=json.dumps(record.inputs, ensure_ascii=False),
             unattended=record.unattended,
             trigger=record.trigger,
             parent=record.parent,

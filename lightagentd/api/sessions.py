@@ -61,6 +61,60 @@ class Message:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RequestAnswer:
+    """What a model answered to a request. `tool_calls` are `{id, name, arguments}` objects. `finish_reason`
+    is `failed` where no answer came. Figures that are not known are null, and so is `cost` without a price;
+    without `counted` the tokens are an estimate.
+    """
+
+    model: str
+    text: str
+    tool_calls: list[Any]
+    finish_reason: str
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cached_tokens: int | None
+    counted: bool
+    cost: float | None
+    duration_ms: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RebuiltRequest:
+    """A request as it is made again. `messages` are objects with `role`, `content` and more, as the history
+    has them; `system` and the names in `functions` are as they would be made now.
+    """
+
+    system: str
+    messages: list[Any]
+    functions: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionRequest:
+    """The request `number` of `requests` in a session, made by the turn `turn`. `message_count` is null where
+    retention took away what would tell it. `again` is the answer when it was sent once more; `same`: that
+    makes the same calls with the same arguments, or says the same without calls. `error` says why no answer
+    came. `notes` are sentences on what is not known, or different from then.
+    """
+
+    number: int
+    requests: int
+    turn: int
+    time_us: int
+    trace_id: str
+    request_id: str
+    agent: str
+    message_count: int | None
+    stored: RequestAnswer
+    request: RebuiltRequest | None
+    again: RequestAnswer | None
+    same: bool | None
+    error: str
+    notes: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Handled:
     """Where an event is handled: the session of its own, and its turn."""
 

@@ -13,6 +13,7 @@ import click
 from lightagentd.cli.options import Command, Group, Settings, agent_argument, agent_names
 from lightagentd.cli.output import Columns, as_json, cell, fields, listing, say, say_markdown, told
 from lightagentd.cli.question import may_type
+from lightagentd.cli.replay import replay
 from lightagentd.cli.session_files import export_session, import_session
 from lightagentd.cli.session_name import current_ids, session_argument, whole_session
 from lightagentd.cli.stored import stored_option
@@ -290,6 +291,7 @@ def _is_meant(message: str) -> bool:
 
 command.add_command(export_session)
 command.add_command(import_session)
+command.add_command(replay)
 
 
 @command.command("cancel")

@@ -87,6 +87,15 @@ HandledReply = TypedDict("HandledReply", {"handled": Handled})
 SessionsEventReply = TypedDict("SessionsEventReply", {"event": TurnEvent | None})
 SessionInfoReply = TypedDict("SessionInfoReply", {"session_info": Session})
 CancelledReply = TypedDict("CancelledReply", {"cancelled": int})
+RequestAnswer = TypedDict("RequestAnswer", {"model": str, "text": str, "tool_calls": list[Any],
+        "finish_reason": str, "prompt_tokens": int | None, "completion_tokens": int | None,
+        "cached_tokens": int | None, "counted": bool, "cost": float | None, "duration_ms": int | None})
+RebuiltRequest = TypedDict("RebuiltRequest", {"system": str, "messages": list[Any], "functions": list[str]})
+SessionRequest = TypedDict("SessionRequest", {"number": int, "requests": int, "turn": int, "time_us": int,
+        "trace_id": str, "request_id": str, "agent": str, "message_count": int | None,
+        "stored": RequestAnswer, "request": RebuiltRequest | None, "again": RequestAnswer | None,
+        "same": bool | None, "error": str, "notes": list[str]})
+RequestReply = TypedDict("RequestReply", {"request": SessionRequest | None})
 Trigger = TypedDict("Trigger", {"name": str, "on": str, "about": str, "agent": str, "owner": str,
         "prompt": str, "flow": str, "session": str, "effects": list[str], "rate_limit": int,
         "rate_period_s": float, "coalesce_s": float, "catch_up": bool, "answer": str, "state": str,

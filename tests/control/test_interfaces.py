@@ -19,7 +19,7 @@ OUTSIDE = re.compile(r", (?![^(]*\))")
 """Between two parameters, and not between the fields of one."""
 STREAMS = {
     *("Sessions.Prompt", "Sessions.Watch", "Events.Subscribe", "Tools.Call", "Policy.Replay", "Undo.Run"),
-    *("Triggers.Run", "Triggers.Follow", "Flows.Follow"),
+    *("Triggers.Run", "Triggers.Follow", "Flows.Follow", "Sessions.Replay"),
 }
 
 WRONG: dict[str, list[object]] = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightagentd.agents.model_calls.call import Reply
 from lightagentd.agents.model_calls.compaction.compactor import Compactor
@@ -44,7 +44,7 @@ from lightagentd.llm.protocol import (
 from lightagentd.llm.providers import RUNBOOK
 from lightagentd.llm.runbook.client import RunbookClient
 from lightagentd.llm.toolong import says_too_long
-from lightagentd.redaction import off_loop
+from lightagentd.redaction import Redactor, off_loop
 
 if TYPE_CHECKING:
     from lightagentd.agents.turn import Turn
@@ -133,21 +133,12 @@ class Asking:
                 continue
             if reply.usage is not None:
                 self._compactor.gauge.take_count(reply.usage.prompt_tokens)
-            if not reply.calls and (found := self._call_in(reply.text, functions)):
-                reply = replace(reply, calls=(found,))
-            reply = replace(reply, text=await off_loop(self._history.redactor.text, reply.text))
+            reply = await understood(reply, functions, self._schema, self._history.redactor)
             if not reply.calls and (why := _CUT.get(reply.finish.reason)):
                 code, words = why
                 message = f"The answer was cut: {words.format(reply.model)}"
                 self._stream.emit(turn_events.Notice(code=code, message=message))
             return reply
-
-    def _call_in(self, text: str, functions: Sequence[Function]) -> ToolCall | None:
-        """The call that the text is; an answer that has to be JSON may look like one."""
-        found = call_in_text(text)
-        if found is not None and self._schema is not None:
-            return found if any(found.name == one.name for one in functions) else None
-        return found
 
     def close(self) -> None:
         """The turn is over."""
@@ -195,6 +186,23 @@ class Asking:
                 cost=self._meter.ledger.cost(model, usage),
             )
             self._results.tell(used)
+
+
+async def understood(
+    reply: Reply, functions: Sequence[Function], schema: dict[str, Any] | None, redactor: Redactor
+) -> Reply:
+    """The reply with the call that its text is, if it is one, and without secrets in its text."""
+    if not reply.calls and (found := _call_in(reply.text, functions, schema)):
+        reply = replace(reply, calls=(found,))
+    return replace(reply, text=await off_loop(redactor.text, reply.text))
+
+
+def _call_in(text: str, functions: Sequence[Function], schema: dict[str, Any] | None) -> ToolCall | None:
+    """The call that the text is; an answer that has to be JSON may look like one."""
+    found = call_in_text(text)
+    if found is not None and schema is not None:
+        return found if any(found.name == one.name for one in functions) else None
+    return found
 
 
 def _too_long(err: BaseException) -> bool:

@@ -27,6 +27,7 @@ from lightagentd.control.operations.memory import Memory
 from lightagentd.control.operations.models import Models
 from lightagentd.control.operations.plans import Plans
 from lightagentd.control.operations.policy import Policy
+from lightagentd.control.operations.replays import Replays
 from lightagentd.control.operations.safety import Safety
 from lightagentd.control.operations.sessions import Sessions
 from lightagentd.control.operations.skills import Skills
@@ -56,6 +57,7 @@ class Service:
         self.kits = Kits(access, runtime, managing)
         self.sessions = Sessions(access, runtime)
         self.conversations = Conversations(access, runtime, self.sessions)
+        self.replays = Replays(access, runtime)
         self.triggers = Triggers(access, runtime)
         self.flows = Flows(access, runtime)
         self.plans = Plans(access, shared.plans)
@@ -94,6 +96,7 @@ _CLASSES: tuple[type[Operations], ...] = (
     Kits,
     Sessions,
     Conversations,
+    Replays,
     Triggers,
     Flows,
     Plans,

@@ -49,7 +49,7 @@ SUMMARY_MAX_BYTES = 12_000
 _SUMMARY_MIN_BYTES = 600
 DAEMON = "lightagentd"
 """Who wrote a summary that no model wrote."""
-_STATE = "compactions"
+STATE = "compactions"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class Stored:
 def stored_conversation(history: History, session: str) -> Stored:
     """The messages sent to a session's model, read from the history. Raises StorageError."""
     try:
-        compacted = history.queries.state_of(_STATE, session)
+        compacted = history.queries.state_of(STATE, session)
     except NotFound:
         return Stored(summary=None, events=history.queries.messages(session))
     return Stored(
@@ -186,7 +186,7 @@ class Compactor:
         events, changes = ([], []) if reply is None else reply.stored(self._meter, summary=True)
         value = {"summary": summary, **what}
         compacted = SessionCompacted(**value).event()
-        change = Change(state=_STATE, key=self._session.id, value=value)
+        change = Change(state=STATE, key=self._session.id, value=value)
         try:
             await self._history.append(*events, compacted, changes=(*changes, change))
         except BaseException:

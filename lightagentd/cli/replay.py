@@ -42,7 +42,7 @@ def replay(settings: Settings, session: str, to: int | None, model: str | None) 
     """List what models were asked in SESSION, show one request, or send them to another model.
 
     The columns: number, turn, time, agent, model, messages, tokens (of the prompt + of the answer, ~ for an
-    estimate), the answer: its text, and → for each call. '-' is what is not known.
+    estimate), the answer: its text, and its calls behind an arrow. '-' is what is not known.
 
     With --to the request N is shown as it is made again: the messages are those that were sent, after what
     was shortened until then; the system prompt and the functions are as they would be made now. 'note' says

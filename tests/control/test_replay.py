@@ -9,13 +9,22 @@ from typing import Any
 import pytest
 
 from lightagentd import api
+from lightagentd.agents.model_calls.compaction.window import SHORTENED
 from lightagentd.control.authz import Caller
 from lightagentd.daemon.daemon import Daemon
-from lightagentd.errors import InvalidArgument, ModelError, NotFound, SessionNotFound
+from lightagentd.errors import (
+    BudgetExceeded,
+    InvalidArgument,
+    LightagentError,
+    ModelError,
+    NotFound,
+    PermissionDenied,
+    SessionNotFound,
+)
 from lightagentd.events.store import retention
 from lightagentd.host.paths import Paths
 from tests.agents.asking import add, asking
-from tests.agents.model_calls.test_compaction import fill, model, question, requests, window, yes
+from tests.agents.model_calls.test_compaction import fill, model, question, requests, uncounted, window, yes
 from tests.agents.scripted import ME, Scripted, define, scripted
 from tests.agents.team.rig import results, team
 from tests.agents.team.test_transfer import hand
@@ -27,6 +36,7 @@ from tests.scripted_model import Answer, Fault, ScriptedModel, call, calls, say
 FRONT = "tools: [proc, bash]"
 OTHER = Caller(uid=NOBODY, gid=OUTSIDERS_GID, pid=1)
 INFO = ("proc_info", {"pid": 1})
+KEY = "sk-proj-Zx81kQm2Pp0vNn47RtUuWq39LlBbCc55"
 
 
 async def replay(
@@ -55,7 +65,8 @@ def step_by_step(body: dict[str, Any]) -> Answer:
     done = len(results(body))
     if done == 0:
         return calls((*INFO, "c1"), ("proc_list", {}, "c2"), text="Let me look.")
-    return call("nosuch_tool", {"x": [1, {"ü": None}]}, call_id="c3") if done == 2 else say("It is ", "well.")
+    wrong = {"x": [1, {"ü": None}], "key": KEY}
+    return call("nosuch_tool", wrong, call_id="c3", text=KEY) if done == 2 else say("It is ", "well.")
 
 
 async def test_requests_with_calls_are_the_same_after_a_restart(paths: Paths) -> None:
@@ -64,7 +75,7 @@ async def test_requests_with_calls_are_the_same_after_a_restart(paths: Paths) ->
         async with Daemon(paths) as daemon:
             test = Scripted(daemon=daemon, model=endpoint)
             session = (await test.session()).id
-            for text in ("how is it?", "naïve größe 🙂\n\n[removed: "):
+            for text in ("how is it?", f"naïve größe 🙂\n\n{KEY} [removed: "):
                 await test.prompt(test.agent.sessions[session], text)
             sent = [one.body for one in endpoint.requests]
             await check_equal(daemon, session, endpoint, sent)
@@ -87,6 +98,12 @@ async def test_requests_with_calls_are_the_same_after_a_restart(paths: Paths) ->
                 one["content"] for one in sent[4]["messages"] if one["role"] == "user"
             ]
             assert shown.notes == ["The stored answer calls what is not offered now: nosuch_tool."]
+            fork = await daemon.service.sessions.fork(ME, session)
+            test, before = Scripted(daemon=daemon, model=endpoint), len(endpoint.requests)
+            await test.prompt(test.agent.sessions[fork.id], "and now?")
+            sent = [one.body for one in endpoint.requests[before:]]
+            assert KEY not in str(sent)
+            await check_equal(daemon, fork.id, endpoint, sent)
 
 
 def _calls(one: api.SessionRequest) -> list[Any]:
@@ -164,7 +181,7 @@ async def test_another_answer_is_compared_and_no_call_runs(paths: Paths) -> None
 
 async def test_a_request_without_an_answer_can_be_sent_to_another_model(paths: Paths) -> None:
     refused = Fault(status=400, body=b'{"error": {"message": "no"}}')
-    cut = Fault(status=200, body=say("half of").pieces[1], cut=True)
+    cut = Fault(status=200, body=bytes(say("half of").pieces[1]), cut=True)
     async with scripted(paths, [cut, say("whole"), refused], front=FRONT) as test:
         session = await test.session()
         assert (await test.prompt(session))[-1]["type"] == "error"
@@ -178,6 +195,13 @@ async def test_a_request_without_an_answer_can_be_sent_to_another_model(paths: P
         assert (failed.again, failed.same) == (None, None)
         with pytest.raises(ModelError):
             await replay(test.daemon, session.id, to=1, model="openai/x")
+        test.model.script = [say("now")]
+        await test.prompt(session, "and now?")
+        body = test.model.requests[-1].body
+        assert "half of" in str(body), "what was said until then"
+        [shown] = await replay(test.daemon, session.id, to=2, model="openai/x")
+        assert shown.same
+        assert json.dumps(test.model.requests[-1].body) == json.dumps(body)
 
 
 async def test_the_runbook_model_gets_the_question_alone_and_that_is_said(paths: Paths) -> None:
@@ -233,6 +257,33 @@ async def test_what_retention_took_away_is_said_and_nothing_is_guessed(
         assert (one.same, one.error) == (True, ""), "it never had a summary"
 
 
+async def test_results_that_may_have_been_shortened_are_told_of(paths: Paths) -> None:
+    big = ("bash_exec", {"command": "seq 1 2000", "effect": "observe"})
+
+    def turn(body: dict[str, Any]) -> Answer:
+        done = sum(message["role"] == "tool" for message in body["messages"])
+        return uncounted(call(*big, call_id=f"call_{done}")) if done < 5 else yes(body)
+
+    async with scripted(paths, model(summary=Fault(), turn=turn), front=FRONT, toml=window(5500)) as test:
+        session = await test.session()
+        await test.prompt(session, "look")
+        assert SHORTENED.strip() in str(requests(test)[-1])
+        found = [(await replay(test.daemon, session.id, to=number))[0].notes for number in (1, 6)]
+        assert ["may have been shortened" in str(notes) for notes in found] == [False, True]
+        [*_, last] = await replay(test.daemon, session.id, model="openai/x")
+        assert "and the window of openai/x has 5,500" in last.error
+
+
+async def test_a_budget_ends_a_replay(paths: Paths) -> None:
+    async with scripted(paths, [say("yes")], toml="[budgets.owner]\nsteps = 3\n", front=FRONT) as test:
+        session = await test.session()
+        for _ in range(2):
+            await test.prompt(session)
+        with pytest.raises(BudgetExceeded):
+            await replay(test.daemon, session.id, model="openai/x")
+        assert len(test.model.requests) == 3, "the first one was sent"
+
+
 async def test_what_changed_since_and_what_the_turn_chose_is_said(paths: Paths) -> None:
     async with scripted(paths, [say('{"a": 1}')], front=FRONT) as test:
         session = await test.session()
@@ -274,6 +325,10 @@ async def test_bad_input_is_an_error_and_sends_nothing(paths: Paths) -> None:
         for strange in ("ses_0000000000000000", "", "\0"):
             with pytest.raises(SessionNotFound):
                 await replay(test.daemon, strange)
+        for model in ("", "openai/x"):
+            with pytest.raises(LightagentError) as refused:
+                await replay(test.daemon, session.id, model=model, caller=OTHER)
+            assert isinstance(refused.value, SessionNotFound | PermissionDenied)
         await test.daemon.service.sessions.delete(ME, session.id, confirmed=True)
         with pytest.raises(SessionNotFound):
             await replay(test.daemon, session.id)

@@ -91,7 +91,7 @@ def past_calls(queries: Queries, record: SessionRecord) -> PastCalls:
         elif event.topic == Said.topic:
             if event.trace_id:
                 turns.setdefault(event.trace_id, len(turns) + 1)
-            if data["role"] == "assistant" and event.request_id and not data.get("cut_off"):
+            if data["role"] == "assistant" and event.request_id:
                 known = known or compacted.call(event, len(found) + 1, end)
                 agent, answer = str(data.get("speaker") or record.agent), Message.from_dict(data)
                 found[event.request_id] = replace(known, agent=agent, answer=answer)

@@ -130,7 +130,7 @@ class Replay:
             left_s=lambda: None,
             tell_usage=lambda *_: None,
         )
-        with within(agent=agent, session="", owner=caller, trace_id="", request_id=request_id):
+        with within(agent=agent, owner=caller, request_id=request_id):
             meter.run()
             try:
                 reply = await calls.make(client, request, _hear)

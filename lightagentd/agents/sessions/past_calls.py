@@ -31,8 +31,8 @@ _MOST_BYTES = 64 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class PastCall:
-    """One call. `response` is the data of its event, empty where that was pruned; `answer` is the model's
-    message, None where it broke off.
+    """One call. `response` is the data of its event, empty where that was pruned; `answer_seq` is the number
+    of the model's message, 0 where it broke off.
     """
 
     number: int
@@ -41,10 +41,11 @@ class PastCall:
     event: Event
     agent: str
     response: dict[str, Any]
-    answer: Message | None
+    answer_seq: int
     summary: Message | None
-    first: int
-    end: int
+    from_seq: int
+    """The first message that was sent as it is; the last is the one before `event`."""
+    message_count: int
     unknown: bool
     """Whether a summary stood for older messages is not known."""
 
@@ -53,22 +54,29 @@ class PastCall:
         """Empty where that is not known."""
         return str(self.response.get("model", ""))
 
-    @property
-    def message_count(self) -> int:
-        return self.end - self.first + (self.summary is not None)
-
 
 @dataclass(frozen=True, kw_only=True)
 class PastCalls:
-    """All calls of a session, oldest first. The history before `pruned_to` is pruned; 0 for none."""
+    """All calls of a session, oldest first, without its messages, which are read for each. The history before
+    `pruned_to` is pruned; 0 for none.
+    """
 
+    queries: Queries
+    session: str
     calls: Sequence[PastCall]
-    messages: Sequence[Event]
     pruned_to: int
+
+    def answer(self, call: PastCall) -> Message | None:
+        """The model's message, if it is there."""
+        found = self.queries.messages(self.session, call.answer_seq, to_seq=call.answer_seq)
+        return Message.from_dict(found[0].data or {}) if found else None
 
     def sent(self, call: PastCall) -> list[Message]:
         """The messages that were sent in a call; with `unknown`, those that were said until then."""
-        return Stored(summary=call.summary, events=[*self.messages[call.first : call.end]]).messages
+        events = self.queries.messages(
+            self.session, call.from_seq, to_seq=call.event.seq - 1, most_bytes=_MOST_BYTES
+        )
+        return Stored(summary=call.summary, events=events).messages
 
 
 def past_calls(queries: Queries, record: SessionRecord) -> PastCalls:
@@ -93,14 +101,14 @@ def past_calls(queries: Queries, record: SessionRecord) -> PastCalls:
                 turns.setdefault(event.trace_id, len(turns) + 1)
             if data["role"] == "assistant" and event.request_id:
                 known = known or compacted.call(event, len(found) + 1, end)
-                agent, answer = str(data.get("speaker") or record.agent), Message.from_dict(data)
-                found[event.request_id] = replace(known, agent=agent, answer=answer)
+                agent = str(data.get("speaker") or record.agent)
+                found[event.request_id] = replace(known, agent=agent, answer_seq=event.seq)
             end += 1
         elif event.type in _CALLS and event.request_id and data:
             made = compacted.call(event, known.number if known is not None else len(found) + 1, end)
             found[event.request_id] = replace(made, response=data, agent=holder or record.agent)
     calls = [replace(one, turn=turns.get(one.event.trace_id, 0)) for one in found.values()]
-    return PastCalls(calls=calls, messages=messages, pruned_to=compacted.pruned_to)
+    return PastCalls(queries=queries, session=record.id, calls=calls, pruned_to=compacted.pruned_to)
 
 
 class _Compactions:
@@ -134,16 +142,20 @@ class _Compactions:
     def call(self, event: Event, number: int, end: int) -> PastCall:
         """The call that an event tells of, when so many messages were stored."""
         before = next(self._before(event.seq), None)
+        summary, from_seq = None, 0
+        if before is not None:
+            summary = message_of(str(before["summary"]), str(before["summarized_by"]))
+            from_seq = int(before["from_seq"])
         return PastCall(
             number=number,
             turn=0,
             event=event,
             agent="",
             response={},
-            answer=None,
-            summary=message_of(str(before["summary"]), str(before["summarized_by"])) if before else None,
-            first=bisect_left(self._seqs, before["from_seq"]) if before else 0,
-            end=end,
+            answer_seq=0,
+            summary=summary,
+            from_seq=from_seq,
+            message_count=end - bisect_left(self._seqs, from_seq) + (summary is not None),
             unknown=event.seq <= self._unknown_to,
         )
 

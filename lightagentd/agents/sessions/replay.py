@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +18,6 @@ from typing import Any
 
 from lightagentd.agents.choosing import Choice, admit
 from lightagentd.agents.model_calls.asking import understood
-from lightagentd.agents.model_calls.call import Reply
 from lightagentd.agents.model_calls.compaction.window import Gauge
 from lightagentd.agents.model_calls.metering.ledger import Whose
 from lightagentd.agents.model_calls.metering.meter import Meter
@@ -82,15 +81,19 @@ class Replay:
             )
         return notes
 
-    async def rebuild(self, call: PastCall) -> Rebuilt:
-        """Raises AgentNotFound, AgentNotRunning, StorageError."""
+    async def rebuild(self, call: PastCall, answer: Message | None) -> Rebuilt:
+        """The request of a call with its stored answer.
+
+        Raises AgentNotFound, AgentNotRunning, SessionNotFound, MessageTooLarge, StorageError.
+        """
         history = self._session.history
         agent = self._parts_of(call.agent)
         told = await asyncio.to_thread(_chosen, history, call.event.trace_id)
         chosen = {name: one for name, one in told.items() if name in ("tools", "skills", "effects")}
         parts = agent.for_turn(Choice.from_dict(chosen))
         then = Session(self._session.record, history)
-        messages = self._past.sent(call)
+        messages = await asyncio.to_thread(self._past.sent, call)
+        self._session.check_there()  # else it may have been read while it was deleted
         then.take_messages(messages)
         then.plan = self._session.plan
         client = parts.clients_for(call.model)[0]
@@ -105,13 +108,15 @@ class Replay:
         request = Request(
             system=await parts.system_prompt(then), messages=messages, functions=offer.functions(messages)
         )
-        notes = [*self.pruned(call), *_left_out(parts, told), *_otherwise(call, request, client, parts)]
+        called = {one.name for one in answer.tool_calls} if answer is not None else set[str]()
+        notes = [*self.pruned(call), *_left_out(parts, told)]
+        notes += _otherwise(call.model, called, request, client, parts)
         notes += await asyncio.to_thread(_changed, history, parts, call.event.time_us)
         return Rebuilt(request=request, notes=notes, parts=parts, session=then)
 
-    async def ask(self, rebuilt: Rebuilt, model: str, caller: int) -> tuple[Reply, Message]:
-        """Send a request to a model of its agent, for a uid; the answer, also as it would be stored. No call
-        of it is run.
+    async def ask(self, rebuilt: Rebuilt, model: str, caller: int) -> tuple[Mapping[str, Any], Message]:
+        """Send a request to a model of its agent, for a uid; gives what the event of the call says of it, and
+        the answer as it would be stored. No call of it is run.
 
         Raises ContextFull, ModelError, BudgetExceeded, StorageError.
         """
@@ -140,7 +145,7 @@ class Replay:
                 meter.stop()
         reply = await understood(reply, request.functions, None, history.redactor)
         said = Message(role="assistant", content=reply.text, tool_calls=reply.calls)
-        return reply, storable(said, parts.toolbox, history.redactor)
+        return events[0].data, storable(said, parts.toolbox, history.redactor)
 
 
 def check_known(call: PastCall) -> None:
@@ -204,14 +209,15 @@ def _left_out(parts: AgentParts, told: dict[str, Any]) -> Iterator[str]:
         yield "What the program that embeds the agent adds to the system prompt is left out."
 
 
-def _otherwise(call: PastCall, request: Request, client: ModelClient, parts: AgentParts) -> Iterator[str]:
-    """What is known to have been different, or may have been."""
-    if call.model == RUNBOOK:
+def _otherwise(
+    model: str, called: set[str], request: Request, client: ModelClient, parts: AgentParts
+) -> Iterator[str]:
+    """What is known to have been different, or may have been, when a model called these functions."""
+    if model == RUNBOOK:
         yield f"{_RUNBOOK_SEES} It made the stored answer."
-    called = {one.name for one in (call.answer.tool_calls if call.answer is not None else ())}
     if gone := sorted(called - {one.name for one in request.functions}):
         yield f"The stored answer calls what is not offered now: {', '.join(gone)}."
-    window = client.context_tokens if client.name == call.model else 0
+    window = client.context_tokens if client.name == model else 0
     if window and _tokens(request) >= round(window * parts.limits.compact_at):
         yield (
             "The messages nearly fill the model's window, so long results in them may have been shortened for"

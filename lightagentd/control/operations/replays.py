@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightagentd import api
-from lightagentd.agents.model_calls.call import Reply
 from lightagentd.agents.sessions.past_calls import PastCall, PastCalls, past_calls
 from lightagentd.agents.sessions.replay import Rebuilt, Replay, check_known, is_same, notes_on
 from lightagentd.control.authz import Caller
@@ -21,6 +20,8 @@ from lightagentd.policy.operation import Operation
 if TYPE_CHECKING:
     from lightagentd.daemon.runtime import Runtime
 
+_FIGURES = ("prompt_tokens", "completion_tokens", "cached_tokens", "cost", "duration_ms")
+
 
 class Replays(Operations, interface="org.lightagent1.Sessions"):
     """What models were asked in sessions."""
@@ -28,6 +29,8 @@ class Replays(Operations, interface="org.lightagent1.Sessions"):
     def __init__(self, access: Access, runtime: Runtime) -> None:
         self._access, self._panic = access, runtime.panic
         self._registry, self._history = runtime.registry, runtime.history
+        self._reading = asyncio.Lock()
+        """Held while the whole of a session is read, which takes memory."""
 
     @stream("Replay", returns="request")
     async def replay(
@@ -37,82 +40,73 @@ class Replays(Operations, interface="org.lightagent1.Sessions"):
         to this one alone, as it is made again. With model each is sent to that one, which the agent has, in
         the caller's name, and the new answer is compared. No tool is run, and nothing of the session changes.
         """
-        caller, _, found = await self._access.admit_to(
-            caller, Operation.PROMPT if model else Operation.INSPECT, session
-        )
-        if model:
-            await self._access.check_open(caller)
-        past = await asyncio.to_thread(past_calls, self._history.queries, found.record)
+        operation = Operation.PROMPT if model else Operation.INSPECT
+        caller, _, found = await self._access.admit_to(caller, operation, session)
+        async with self._reading:
+            past = await asyncio.to_thread(past_calls, self._history.queries, found.record)
         calls = _wanted(past, session, to)
         replay = Replay(found, past, lambda agent: self._registry.get(agent).running_parts())
+        if (
+            to is not None or model
+        ):  # what only those agents have, their prompts for example, is shown or used
+            for agent in {call.agent for call in calls} - {found.record.agent}:
+                await self._access.admit(caller, operation, agent=agent)
         if model:
+            await self._access.check_open(caller)
             replay.check_model(calls, model)
         for call in calls:
+            answer = await asyncio.to_thread(past.answer, call)
             found.check_there()
-            shown = self._shown(past, call, replay.pruned(call))
-            if to is not None or model:
-                try:
-                    if model:
-                        self._panic.check()
-                        check_known(call)
-                    rebuilt = await replay.rebuild(call)
+            shown = _shown(past, call, answer, replay.pruned(call))
+            try:
+                if model:
+                    self._panic.check()
+                    check_known(call)
+                if to is not None or model:
+                    rebuilt = await replay.rebuild(call, answer)
                     notes = [*rebuilt.notes, *notes_on(model)]
                     shown = replace(shown, notes=notes, request=_request(rebuilt) if to is not None else None)
                     if model:
-                        reply, said = await replay.ask(rebuilt, model, caller.uid)
-                        same = call.answer is not None and is_same(call.answer, said)
-                        shown = replace(shown, again=self._again(reply, said), same=same)
-                except (ModelError, ContextFull, NotFound) as err:
-                    if to is not None:
-                        raise
-                    shown = replace(shown, error=err.message)
+                        figures, said = await replay.ask(rebuilt, model, caller.uid)
+                        same = answer is not None and is_same(answer, said)
+                        shown = replace(shown, again=_answer(figures, said), same=same)
+            except (ModelError, ContextFull, NotFound) as err:
+                found.check_there()
+                if to is not None:
+                    raise
+                shown = replace(shown, error=err.message)
             yield shown
 
-    def _shown(self, past: PastCalls, call: PastCall, notes: list[str]) -> api.SessionRequest:
-        known, answer = call.response, call.answer
-        return api.SessionRequest(
-            number=call.number,
-            requests=len(past.calls),
-            turn=call.turn,
-            time_us=call.event.time_us,
-            trace_id=call.event.trace_id,
-            request_id=call.event.request_id,
-            agent=call.agent,
-            message_count=None if call.unknown else call.message_count,
-            stored=api.RequestAnswer(
-                model=call.model,
-                text=answer.content if answer is not None else "",
-                tool_calls=_calls(answer),
-                finish_reason="failed" if answer is None else known.get("finish_reason", ""),
-                prompt_tokens=known.get("prompt_tokens"),
-                completion_tokens=known.get("completion_tokens"),
-                cached_tokens=known.get("cached_tokens"),
-                counted=bool(known.get("counted")),
-                cost=known.get("cost"),
-                duration_ms=known.get("duration_ms"),
-            ),
-            request=None,
-            again=None,
-            same=None,
-            error="",
-            notes=notes,
-        )
 
-    def _again(self, reply: Reply, said: Message) -> api.RequestAnswer:
-        usage = reply.usage or reply.estimate
-        ledger = self._registry.shared.ledger
-        return api.RequestAnswer(
-            model=reply.model,
-            text=said.content,
-            tool_calls=_calls(said),
-            finish_reason=reply.finish.reason,
-            prompt_tokens=usage.prompt_tokens if usage is not None else None,
-            completion_tokens=usage.completion_tokens if usage is not None else None,
-            cached_tokens=usage.cached_tokens if usage is not None else None,
-            counted=reply.usage is not None,
-            cost=ledger.cost(reply.model, usage) if usage is not None else None,
-            duration_ms=reply.duration_ms,
-        )
+def _shown(past: PastCalls, call: PastCall, answer: Message | None, notes: list[str]) -> api.SessionRequest:
+    return api.SessionRequest(
+        number=call.number,
+        requests=len(past.calls),
+        turn=call.turn,
+        time_us=call.event.time_us,
+        trace_id=call.event.trace_id,
+        request_id=call.event.request_id,
+        agent=call.agent,
+        message_count=None if call.unknown else call.message_count,
+        stored=_answer(call.response, answer),
+        request=None,
+        again=None,
+        same=None,
+        error="",
+        notes=notes,
+    )
+
+
+def _answer(figures: Mapping[str, Any], said: Message | None) -> api.RequestAnswer:
+    """An answer, and what the event of its call says; empty where that is not known."""
+    return api.RequestAnswer(
+        model=figures.get("model", ""),
+        text=said.content if said is not None else "",
+        tool_calls=[call.to_dict() for call in said.tool_calls] if said is not None else [],
+        finish_reason=figures.get("finish_reason", "") if said is not None else "failed",
+        counted=figures.get("counted", False),
+        **{name: figures.get(name) for name in _FIGURES},
+    )
 
 
 def _wanted(past: PastCalls, session: str, to: int | None) -> Sequence[PastCall]:
@@ -140,7 +134,3 @@ def _request(rebuilt: Rebuilt) -> api.RebuiltRequest:
         messages=[message.to_dict() for message in request.messages],
         functions=[function.name for function in request.functions],
     )
-
-
-def _calls(message: Message | None) -> list[object]:
-    return [call.to_dict() for call in (message.tool_calls if message is not None else ())]

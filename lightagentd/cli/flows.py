@@ -96,8 +96,7 @@ def check(settings: Settings, what: str | None) -> None:
 @click.pass_obj
 def graph(settings: Settings, what: str, form: str) -> None:
     """Draw a flow, or a run with the states of its steps."""
-    named: dict[str, Any] = {"run": what} if what.startswith("run_") else {"flow": what}
-    picture = settings.call("Flows.Draw", format=form, **named)
+    picture = settings.call("Flows.Draw", what=what, format=form)
     if not as_json(settings, {"picture": picture}):
         say(picture)
 
@@ -251,7 +250,7 @@ def _went_on(settings: Settings, made: dict[str, Any], detach: bool) -> None:
 
 
 def _follow(settings: Settings, run_id: str) -> None:
-    """Print the steps of a run as they go on. Raises CommandFailed, Cancelled for one that does not go well."""
+    """Print the steps of a run as they go on. Raises CommandFailed, Cancelled."""
     seen: dict[str, str] = {}
     asked: set[str] = set()
     last: dict[str, Any] = {}

@@ -63,16 +63,18 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
         return api.FlowCheck(name=name, faults=[*found.faults], warnings=[*found.warnings])
 
     @method("Draw", returns="picture")
-    async def draw(self, caller: Caller, *, flow: str = "", run: str = "", format_: str = "text") -> str:
-        """The picture of a flow, or of a run with the states of its steps: text, dot (Graphviz) or svg."""
+    async def draw(self, caller: Caller, what: str, *, format_: str = "text") -> str:
+        """The picture of a flow, or of a run (by its id) with the states of its steps: text, dot (Graphviz) or
+        svg.
+        """
         if format_ not in FORMATS:
             raise InvalidArgument(f"There is no format {format_[:20]!r}.", field="format")
-        if run:
-            record = await self._admit_to(caller, run, Operation.INSPECT)
+        if what.startswith("run_"):
+            record = await self._admit_to(caller, what, Operation.INSPECT)
             states = {one.name: one.state for one in self._flows.steps(record)}
             return drawn(self._flows.stored.definition(record), format_, states)
         await self._access.admit(caller, Operation.INSPECT)
-        return drawn(self._flows.files.get(flow), format_, None)
+        return drawn(self._flows.files.get(what), format_, None)
 
     @method("Plan", returns="steps")
     async def plan(self, caller: Caller, flow: str, *, inputs: Any = None) -> list[api.FlowStep]:
@@ -92,7 +94,7 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
     async def run(
         self, caller: Caller, flow: str, *, inputs: Any = None, first: str = "", of: str = ""
     ) -> api.FlowRun:
-        """Have a flow run in the caller's name; gives the run once it is stored. inputs is an object. With
+        """Have a flow run in the caller's name; gives the run once it is stored. inputs is an object, or its JSON. With
         first, a step, it begins there, with the outputs that the run of has for the steps before, without of
         the caller's newest run of the flow.
         """
@@ -402,6 +404,9 @@ def _agents(flow: Flow) -> list[str]:
 def _object(value: Any) -> dict[str, Any]:
     if value is None:
         return {}
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            value = json.loads(value)
     if not isinstance(value, dict):
         raise InvalidArgument("inputs is an object with the values of the flow's inputs.", field="inputs")
     return value

@@ -28,15 +28,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from lightagentd.policy.patterns import (
-    Pattern,
-    PatternValue,
-    TakesTooLongError,
-    bounded,
-    parse_pattern,
-    value_text,
-)
+from lightagentd.policy.patterns import Pattern, PatternValue, parse_pattern, value_text
 from lightagentd.policy.shelltext import RESERVED, commands_in, simple_command
+from lightagentd.text.bounded import TakesTooLongError, bounded
 
 PATH_MAX_CHARS = 4096
 URL_MAX_CHARS = 8192

@@ -5,9 +5,8 @@
     "re:[a-z]{1,8}"     a regular expression (Python's) over the whole text
     true, 5             this value
 
-The texts come from the model, so no pattern may take long on any text: code within `bounded` is stopped after
-CPU_S of processor time. After a stop, and for a text that is too long (None), the result is unknown, and the
-caller must fail closed.
+The texts come from the model, so no pattern may take long on any text: match within `text.bounded`. After a
+stop, and for a text that is too long (None), the result is unknown, and the caller must fail closed.
 """
 
 from __future__ import annotations
@@ -15,26 +14,16 @@ from __future__ import annotations
 import fnmatch
 import json
 import re
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
 
 TEXT_MAX_CHARS = 1 << 20
 REGEX_TEXT_MAX_CHARS = 4096
-CPU_S = 0.1
 PATTERN_MAX_CHARS = 1000
 REGEX_PREFIX = "re:"
 GLOB_CHARACTERS = frozenset("*?[")
 
 PatternValue = bool | int | float | str
 """What a pattern is in a file."""
-
-
-class TakesTooLongError(Exception):
-    """Matching has used up its time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,41 +65,6 @@ def parse_pattern(value: PatternValue, *, strict: bool) -> Pattern:
     except (re.error, RecursionError, OverflowError) as err:
         raise ValueError(f"{text!r} is not a regular expression: {err}") from err
     return Pattern(value=value, text=text, is_regex=True, strict=strict, compiled=compiled)
-
-
-@contextmanager
-def bounded() -> Iterator[None]:
-    """A block that is stopped after CPU_S with TakesTooLongError.
-
-    Python's regular expressions check for signals while they match, but only in the main thread. In other
-    threads nothing can be bounded, so nothing is matched.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        raise TakesTooLongError
-    if signal.getsignal(signal.SIGVTALRM) is not _stop:
-        signal.signal(signal.SIGVTALRM, _stop)  # and stays: without a handler a late one would end the daemon
-    _alarm.armed = True
-    try:
-        signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S)
-        yield
-    finally:
-        _alarm.armed = False
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-
-
-class _Alarm:
-    """Whether a bounded block is running. Without a lock, because a signal handler may not wait for one."""
-
-    armed = False
-
-
-_alarm = _Alarm()
-
-
-def _stop(_signal: int, _frame: FrameType | None) -> None:
-    if _alarm.armed:
-        _alarm.armed = False
-        raise TakesTooLongError
 
 
 def value_text(value: object) -> str | None:

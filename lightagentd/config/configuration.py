@@ -347,7 +347,7 @@ def parse_toml(text: str, name: Path | str) -> dict[str, Any]:
     """The tables in a text; `name` is what the error calls it. Raises ConfigError."""
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as err:
+    except (ValueError, RecursionError) as err:  # ValueError alone is about a number of too many digits
         raise ConfigError(
             f"{name} is not TOML: {err}", suggestion="Mend the file at the place named."
         ) from err

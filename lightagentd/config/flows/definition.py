@@ -21,16 +21,18 @@ A step is one of four kinds: a prompt to an agent, a call of a tool, another flo
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, StrictStr, model_validator
 
-from lightagentd.config.flows.conditions import Condition
+from lightagentd.config.flows.conditions import Condition, Finite, check_pattern, pattern_fits
 from lightagentd.config.flows.references import NOT_STEPS
 from lightagentd.config.section import Section
-from lightagentd.errors import InvalidArgument
+from lightagentd.errors import InvalidArgument, LimitExceeded
+from lightagentd.text.strict_json import is_deeper
 
 FLOWS = "flows"
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}\Z")
@@ -38,7 +40,34 @@ MOST_STEPS = 2000
 MOST_ITEMS = 1000
 """How many times a step with for_each runs at most."""
 MOST_INPUT_CHARS = 10_000
-_PLAIN = (str, int, float)
+MOST_LIST_CHARS = 100_000
+_MOST_DEPTH = 32
+_TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
+
+
+def _as_json(value: Any) -> Any:
+    """Raises ValueError for what JSON, and so a stored run, does not have."""
+    if is_deeper(value, _MOST_DEPTH):
+        raise ValueError(f"it is nested more than {_MOST_DEPTH} deep")
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            left += one.values()
+        elif isinstance(one, list):
+            left += one
+        elif isinstance(one, float) and not math.isfinite(one):
+            raise ValueError(f"{one} is not a number of JSON")
+        elif isinstance(one, int) and not -(1 << 63) <= one < 1 << 63:
+            raise ValueError("a number is too large")
+        elif one is not None and not isinstance(one, str | int | float):
+            raise ValueError("a date or time has to stand in quotes")
+    return value
+
+
+Json = Annotated[Any, AfterValidator(_as_json)]
+Table = Annotated[dict[str, Any], AfterValidator(_as_json)]
+Plain = StrictStr | StrictInt | Finite
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 FlowName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,63}(\.[a-z][a-z0-9_-]{0,63})?$")]
 Agent = Annotated[str, Field(min_length=1, max_length=129, pattern=r"^[^\x00-\x20\x7f]*$")]
@@ -70,73 +99,95 @@ class FlowInput(Section):
 
     type: Literal["string", "integer", "number", "boolean", "list"] = "string"
     description: str = Field(default="", max_length=1000)
-    default: Any = None
+    default: Json = None
     """Without it, a run has to give the value."""
-    choices: tuple[str | int | float, ...] = ()
+    choices: tuple[Plain, ...] = Field(default=(), max_length=1000)
     pattern: str = Field(default="", max_length=1000)
     """A regular expression that fits the whole of a string, or of each string of a list."""
 
     @model_validator(mode="after")
     def _default_fits(self) -> Self:
-        try:
-            re.compile(self.pattern)
-        except re.error as err:
-            raise ValueError(f"pattern is not a regular expression: {err}") from None
+        check_pattern("pattern", self.pattern)
+        if self.pattern and self.type not in ("string", "list"):
+            raise ValueError(f"pattern does not go with the type {self.type}")
+        if any(self._as_type([one] if self.type == "list" else one) is None for one in self.choices):
+            raise ValueError(f"choices are not of the type {self.type}")
         if self.default is not None:
             try:
-                self.read("default", self.default)
+                self.typed("default", self.default)
             except InvalidArgument as err:
                 raise ValueError(err.message) from None
         return self
 
     def read(self, name: str, given: Any) -> Any:
         """The value, as its type; a text is read as that. Raises InvalidArgument."""
-        value = self._typed(given)
+        value = self.typed(name, given)
+        texts = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str)]
+        try:
+            fits = not self.pattern or all(pattern_fits(self.pattern, one, whole=True) for one in texts)
+        except LimitExceeded as err:
+            raise InvalidArgument(f"The input {name}: {err.message}", field=name) from None
+        if not fits:
+            raise InvalidArgument(f"The input {name} does not fit its pattern, {self.pattern}.", field=name)
+        return value
+
+    def typed(self, name: str, given: Any) -> Any:
+        """The value, but for its pattern. Raises InvalidArgument."""
+        value = self._as_type(given)
         if value is None:
             raise InvalidArgument(f"The input {name} is not of the type {self.type}.", field=name)
         each = value if isinstance(value, list) else [value]
         if self.choices and any(one not in self.choices for one in each):
             named = ", ".join(map(str, self.choices))
             raise InvalidArgument(f"The input {name} is one of: {named}.", field=name)
-        texts = [one for one in each if isinstance(one, str)]
-        if any(len(one) > MOST_INPUT_CHARS for one in texts):
+        lengths = [len(one) for one in each if isinstance(one, str)]
+        if max(lengths, default=0) > MOST_INPUT_CHARS:
             raise InvalidArgument(
                 f"The input {name} is longer than {MOST_INPUT_CHARS} characters.", field=name
             )
-        if self.pattern and not all(re.fullmatch(self.pattern, one) for one in texts):
-            raise InvalidArgument(f"The input {name} does not fit its pattern, {self.pattern}.", field=name)
+        if sum(lengths) > MOST_LIST_CHARS:
+            raise InvalidArgument(
+                f"The input {name} has more than {MOST_LIST_CHARS} characters together.", field=name
+            )
         return value
 
-    def _typed(self, given: Any) -> Any:
+    def _as_type(self, given: Any) -> Any:
         """None for what is not of the type."""
         if self.type == "string":
             return given if isinstance(given, str) else None
         if self.type == "list":
             given = [one for one in given.split(",") if one] if isinstance(given, str) else given
-            is_list = isinstance(given, list | tuple) and all(
-                isinstance(one, str | int | float) for one in given
-            )
+            is_list = isinstance(given, list | tuple) and all(map(_is_plain, given))
             return list(given) if is_list and len(given) <= MOST_ITEMS else None
         if self.type == "boolean":
-            return {"true": True, "yes": True, "false": False, "no": False}.get(str(given).lower())
+            text = str(given).lower() if isinstance(given, bool | str) else ""
+            return _TRUTHS.get(text)
+        return self._number(given)
+
+    def _number(self, given: Any) -> int | float | None:
         if isinstance(given, bool) or not isinstance(given, str | int | float):
             return None
         try:
             number = float(given)
-            return int(given) if self.type == "integer" and number == int(number) else self._number(number)
+            if self.type == "number":
+                return number if math.isfinite(number) else None
+            return int(given) if number == int(number) and abs(number) < 1 << 63 else None
         except (ValueError, OverflowError):
             return None
 
-    def _number(self, number: float) -> float | None:
-        is_finite = number - number == 0
-        return number if self.type == "number" and is_finite else None
+
+def _is_plain(one: Any) -> bool:
+    """Whether an item of a list is a text or a number."""
+    return isinstance(one, str) or (
+        isinstance(one, int | float) and not isinstance(one, bool) and abs(one) < 1 << 63
+    )
 
 
 class Undo(Section):
     """The call that takes back what a step did. It is offered to a person when a later step fails."""
 
     call: Call
-    args: dict[str, Any] = Field(default_factory=dict)
+    args: Table = Field(default_factory=dict)
 
 
 class Step(Section):
@@ -149,10 +200,10 @@ class Step(Section):
     """Who answers the prompt, or as whom the call is made; without it the agent of the flow."""
     prompt: str | None = Field(default=None, min_length=1, max_length=100_000)
     call: Call | None = Field(default=None, examples=["bash.run"])
-    args: dict[str, Any] = Field(default_factory=dict)
+    args: Table = Field(default_factory=dict)
     """The arguments of the call."""
     flow: FlowName | None = None
-    inputs: dict[Name, Any] = Field(default_factory=dict)
+    inputs: dict[Name, Json] = Field(default_factory=dict)
     """The inputs of the flow that it runs."""
     ask: str | None = Field(default=None, min_length=1, max_length=4000)
     choices: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = Field(
@@ -171,13 +222,13 @@ class Step(Section):
     requires_approval: bool = False
     check: str = Field(default="", max_length=10_000)
     """A command that observes; it ends with 0 when the step did what it should."""
-    for_each: str | tuple[str | int | float, ...] | None = None
+    for_each: StrictStr | tuple[Plain, ...] | None = None
     """A list, or a reference to one: it runs once for each, which is `{item}`."""
     at_once: int = Field(default=1, ge=1, le=64)
     on_failure: Name = "stop"
     """`stop`, `continue`, or the name of a step that runs only then."""
     undo: Undo | None = None
-    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    schema_: Table | None = Field(default=None, alias="schema")
     """The JSON Schema that the output fits."""
 
     @model_validator(mode="after")

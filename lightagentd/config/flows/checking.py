@@ -155,7 +155,11 @@ def _explained(err: ValidationError, steps: Any, where: _Text) -> Iterator[str]:
             part for part in loc if "[" not in part and part not in ("tuple", "str", "value_error")
         )
         said = one["msg"].removeprefix("Value error, ").rstrip(".")
-        said = said.replace("valid tuple", "valid list").replace("dictionary or instance of Step", "table")
+        said = (
+            said.replace("valid tuple", "valid list")
+            .replace("Tuple", "A list")
+            .replace("dictionary or instance of Step", "table")
+        )
         said = said.replace("valid dictionary", "valid table")
         if one["type"] == "missing":
             said = f"the key {key!r} is missing"

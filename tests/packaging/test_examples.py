@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from lightagentd.agents.definition import AgentFrontMatter, AgentLimits, load_definition
+from lightagentd.config.flows.checking import check_flow, read_flow
+from lightagentd.config.flows.conditions import Condition
+from lightagentd.config.flows.definition import Flow, FlowInput, Step
 from lightagentd.config.triggers import check_trigger
 from lightagentd.config.unattended import PromptFile, check
 from lightagentd.host.paths import Paths
@@ -50,6 +53,9 @@ def test_every_example_loads_as_what_it_is() -> None:
         check(prompt)
     for trigger in files("triggers/*.toml"):
         check_trigger(trigger)
+    for flow in files("flows/*.toml"):
+        checked = read_flow(flow)
+        assert (checked.faults, checked.warnings) == ((), ())
     agents = [load_definition(path) for path in files("agent/*/AGENT.md")]
     assert {one.name for one in agents} >= {one.rule.agent[0] for one in rules if one.rule.agent} - {"ops"}
     skills = [load_skill(path.parent) for path in files("skills/*/SKILL.md")]
@@ -62,6 +68,18 @@ def test_every_example_is_told_of_where_they_lie() -> None:
     told = (EXAMPLES / "README").read_text()
     folders = {path.relative_to(EXAMPLES).parts[0] for path in EXAMPLES.rglob("*") if path.is_file()}
     assert {folder for folder in folders if f"{folder}/" not in told} == {"README"}
+
+
+def test_the_flow_that_the_document_shows_is_one() -> None:
+    text = (REPOSITORY / "docs/flows.md").read_text()
+    shown = text.partition("    # /etc/lightagentd/flows/")[2].partition("    lactl flows check")[0]
+    checked = check_flow("#" + shown.replace("\n    ", "\n"), "docs/flows.md")
+    assert (checked.faults, checked.warnings) == ((), ())
+    assert len(checked.usable().step) == 3
+    built = text.partition("    from lightagentd.client")[2]
+    done: dict[str, object] = {}
+    exec("from lightagentd.client" + built.replace("\n    ", "\n").rpartition("print(")[0], done)
+    assert done["flow"].check() == []  # type: ignore[attr-defined]
 
 
 def test_systemd_takes_every_drop_in(tmp_path: Path) -> None:
@@ -143,6 +161,11 @@ def test_every_key_that_a_page_describes_exists_and_the_other_way_round(generate
     pages = {
         "lightagent-agent.5": (*AgentFrontMatter.model_fields, *AgentLimits.model_fields),
         "lightagent-policy.5": Rule.model_fields,
+        "lightagent-flow.5": [
+            field.alias or name
+            for model in (Flow, FlowInput, Step, Condition)
+            for name, field in model.model_fields.items()
+        ],
     }
     for name, fields in pages.items():
         keys = plain(generated / "man" / name).partition('.SH "')[2].partition('.SH "EXAMPLES')[0]

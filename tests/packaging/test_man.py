@@ -27,6 +27,7 @@ from .conftest import generate
 ABOUT = (
     "lactl.1",
     "lightagent-agent.5",
+    "lightagent-flow.5",
     "lightagent-intro.7",
     "lightagent-notify.1",
     "lightagent-policy.5",

@@ -75,7 +75,6 @@ FAULTS: dict[str, list[tuple[str, str]]] = {
         ),
         (step("a") + step("b", "prompt = '{a.output}'"), "{a.output} is about a step that is not before"),
         (step("a", "prompt = '{a.output}'"), "is not before this one"),
-        (step("a", P + "check = 'test {a.output}'"), "is not before this one"),
         *(
             (step("a") + after("b", "a", rest=f"prompt = '{{a{path}}}'"), "has one of output, json, status")
             for path in ("", ".text", ".output.x", ".status.x")
@@ -159,7 +158,7 @@ def test_a_fault_is_a_sentence_with_file_and_line(what: str) -> None:
         + after("b", "a", rest="prompt = '{a.output}'\nwhen = { step = 'a', status = 'success' }"),
         step("a", P + "on_failure = 'continue'") + after("b", "a", rest="prompt = '{a.output?} {a.status}'"),
         step("a", "prompt = 'x'\non_failure = 'h'") + after("b", "a") + step("h", "prompt = '{a.status}'"),
-        step("a", RUN.format('echo {inputs.host} "$HOME" # it is')),
+        step("a", RUN.format('echo {inputs.host} "$HOME" # it is') + "\ncheck = 'test {a.output} = x'"),
     ],
 )
 def test_what_is_right_has_no_fault(text: str) -> None:

@@ -280,6 +280,8 @@ class _Seen:
             return "" if len(path) == 1 and path[0] in OF_RUN else f"has one of: {', '.join(OF_RUN)}"
         elif to not in self._steps:
             return f"names no step.{_near(to, self._steps)}".rstrip(".")
+        elif to == step.name and key == "check" and step.for_each is not None:
+            return "is the list of all items, which is not there yet when one is checked"
         elif not self._is_above(to, step.name) and not (key in ("undo", "check") and to == step.name):
             return "is about a step that is not before this one; name it in depends_on"
         elif not path or path[0] not in OF_STEP or (path[0] != "json" and len(path) > 1):

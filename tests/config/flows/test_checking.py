@@ -75,6 +75,7 @@ FAULTS: dict[str, list[tuple[str, str]]] = {
         ),
         (step("a") + step("b", "prompt = '{a.output}'"), "{a.output} is about a step that is not before"),
         (step("a", "prompt = '{a.output}'"), "is not before this one"),
+        (step("a", P + "for_each = [1]\ncheck = 'test {a.output}'"), "not there yet when one is checked"),
         *(
             (step("a") + after("b", "a", rest=f"prompt = '{{a{path}}}'"), "has one of output, json, status")
             for path in ("", ".text", ".output.x", ".status.x")

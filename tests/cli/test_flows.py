@@ -123,7 +123,7 @@ def test_flows_are_listed_checked_and_drawn(daemon: DaemonProcess, tmp_path: Pat
 
 def test_a_dry_run_says_what_would_run(daemon: DaemonProcess) -> None:
     said = run(daemon, "run", "shell", "-i", "what=a b", "--dry-run")
-    assert "touch a b" in said
+    assert "touch 'a b'" in said
     assert "{say.output}" in said
     assert "No flow has run" in run(daemon, "runs") or "shell" not in run(daemon, "runs")
     assert "The input what is missing" in run(daemon, "run", "shell", "--dry-run", status=65)

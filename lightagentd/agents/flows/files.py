@@ -48,7 +48,11 @@ class FlowFiles:
                 short.setdefault(path.stem, []).append(f"{agent}.{path.stem}")
         read = {name: read_flow(path, agent=agent) for name, (path, agent) in paths.items()}
         flows = {name: one.flow for name, one in read.items() if one.flow is not None}
-        flows |= {name: flows[of[0]] for name, of in short.items() if name not in paths and of[0] in flows}
+        flows |= {
+            name: flows[of[0]]
+            for name, of in short.items()
+            if name not in paths and of[0] in flows and len(of) == 1
+        }
         self._short = {name: of[0] for name, of in short.items() if len(of) == 1 and name not in paths}
         known = self.known(flows)
         self.found = {}
@@ -122,4 +126,10 @@ class FlowFiles:
     def problems(self) -> list[str]:
         """Those that cannot be used, as sentences."""
         broken = [one.checked.faults for one in self.found.values() if one.checked.faults]
-        return [f"A flow cannot be used: {faults[0]}" for faults in broken]
+        known = self.all_names()
+        missing = [
+            f"The agent {agent} names flows that do not exist: {', '.join(gone)}."
+            for agent, definition in self.content.definitions.agents.items()
+            if (gone := [one for one in definition.front.flows if one not in known])
+        ]
+        return [*(f"A flow cannot be used: {faults[0]}" for faults in broken), *missing]

@@ -269,7 +269,8 @@ class Flows:
 
     async def _resume(self, record: RunRecord) -> Run:
         steps = self.stored.steps(record)
-        changed = [_resumed(one) for one in steps if _resumable(one)]
+        undone = {one.of for one in steps if one.name.endswith("/undo") and one.state == "success"}
+        changed = [_resumed(one) for one in steps if _resumable(one) or one.of in undone]
         return await self._again(record, self.stored.definition(record), steps, changed, "resume")
 
     async def rerun(self, run_id: str, step: str, *, new: bool = False) -> Run:
@@ -294,7 +295,7 @@ class Flows:
         flow = self.files.get(of.flow)
         again = _behind(flow, step)
         names = {one.name for one in flow.step} - again
-        kept = [one for one in self.steps(of) if one.of in names and one.is_over]
+        kept = [one for one in self.steps(of) if one.of in names and one.state in ("success", "skipped")]
         if missing := sorted(names - {one.of for one in kept} - _not_before(flow, step)):
             raise Conflict(f"The run {of.id} has no output of the step {missing[0]}, which is before {step}.")
         record = self._new(of.flow, flow, flow.given({**of.inputs, **inputs}), owner)

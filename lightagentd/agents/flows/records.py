@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from lightagentd.agents.tool_calls.results import cap_text
 from lightagentd.config.flows.conditions import Outcome, State
 from lightagentd.config.flows.definition import Flow
 from lightagentd.config.flows.references import MISSING
@@ -23,8 +24,8 @@ RUNS, STEPS, DEFINITIONS = "flow_runs", "flow_steps", "flow_definitions"
 RunState = Literal["running", "success", "failed", "cancelled"]
 AsksFor = Literal["", "approval", "begin", "answer", "unknown"]
 OVER: tuple[State, ...] = ("success", "failed", "skipped", "cancelled")
-MOST_OUTPUT_BYTES = 128 << 10
-"""Of the output of a step; what is longer is cut in its middle."""
+MOST_OUTPUT_BYTES, MOST_LIST_BYTES = 128 << 10, 1 << 20
+"""Of the output of a step, and of the list of one with for_each; what is longer is cut in its middle."""
 _JSON_DEPTH = 64
 _OF_RUN = ("id", "flow", "digest", "state", "agent", "trigger", "parent", "code", "message")
 _OF_STEP = (
@@ -215,8 +216,9 @@ def flow_in(value: Mapping[str, Any]) -> Flow:
 
 def aggregate(items: Sequence[StepRecord]) -> str:
     """The output of a step with for_each: a list with the output of each item."""
-    found = []
+    found, most = [], MOST_LIST_BYTES // max(1, len(items))
     for one in items:
-        data = json_in(one.output)
-        found.append(one.output if data is MISSING else data)
+        text = cap_text(one.output, most)
+        data = json_in(text)
+        found.append(text if data is MISSING else data)
     return json.dumps(found, ensure_ascii=False)

@@ -20,7 +20,7 @@ from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.config.flows.conditions import Condition, Outcome
 from lightagentd.config.flows.definition import MOST_ITEMS, Flow, Step
 from lightagentd.config.flows.references import filled
-from lightagentd.errors import Cancelled, LightagentError, StorageError, TimedOut
+from lightagentd.errors import Cancelled, LightagentError, LimitExceeded, StorageError, TimedOut
 from lightagentd.events.history import Change, NewEvent
 from lightagentd.events.model import within as event_context
 from lightagentd.events.types.flow import FlowEnded
@@ -236,14 +236,10 @@ class Run:
         """Run a step to its end, whatever that is. Raises StorageError, Suspended."""
         record = self.steps.get(step.name) or StepRecord(run=self.record.id, name=step.name)
         self.keep(record)
-        if record.state == "pending" and not record.tries:
-            if why := _skips(self, step):
-                await self.store(record.moved("skipped", message=why))
-                return
-            if step.cancel_if and _hold(self, step.cancel_if):
-                why = f"The condition cancel_if of the step {step.name} holds."
-                await self.store(record.moved("cancelled", code=Cancelled.code, message=why))
-                return
+        begins = record.state == "pending" and not record.tries
+        if begins and (decided := _decided(self, step, record)) is not None:
+            await self.store(decided)
+            return
         if step.for_each is not None:
             await self._each(step)
             return
@@ -383,6 +379,19 @@ _PENDING = StepRecord(run="run_", name="")
 
 def _is_over(run: Run, name: str) -> bool:
     return name in run.steps and run.steps[name].is_over
+
+
+def _decided(run: Run, step: Step, record: StepRecord) -> StepRecord | None:
+    """The step as its conditions end it; None when it runs."""
+    try:
+        if why := _skips(run, step):
+            return record.moved("skipped", message=why)
+        if step.cancel_if and _hold(run, step.cancel_if):
+            why = f"The condition cancel_if of the step {step.name} holds."
+            return record.moved("cancelled", code=Cancelled.code, message=why)
+    except LimitExceeded as err:
+        return record.moved("failed", code=err.code, message=f"{err.message} {err.suggestion}")
+    return None
 
 
 def _skips(run: Run, step: Step) -> str:

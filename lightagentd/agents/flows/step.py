@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightagentd.agents.answers.schema import fitting
 from lightagentd.agents.flows.asked import asked_in_child, ending_of
-from lightagentd.agents.flows.records import AsksFor, StepRecord
+from lightagentd.agents.flows.records import MOST_OUTPUT_BYTES, AsksFor, StepRecord
 from lightagentd.agents.flows.step_turn import SAID_BYTES, StepTurn, failure_of
 from lightagentd.agents.flows.values import NOTHING, Values
 from lightagentd.agents.parts import AgentParts
@@ -261,7 +261,10 @@ class StepWork:
             if turn is None:
                 ended = await asyncio.to_thread(ending_of, self._shared.history, self.record)
                 if ended.answer is not None:
-                    await self._run.store(replace(self.record, output=ended.answer, ran=True), told=False)
+                    await self._run.store(
+                        replace(self.record, output=cap_text(ended.answer, MOST_OUTPUT_BYTES), ran=True),
+                        told=False,
+                    )
                     return
                 if ended.known[1]:
                     raise Unknown(ended.known[0])
@@ -274,7 +277,7 @@ class StepWork:
         if turn.failure is not None:
             changed = [one for one in turn.calls if one["effect"] not in ("", Effect.OBSERVE.value)]
             raise StepFailed(turn.failure.code, turn.failure.message, again=not changed)
-        answer = self._shared.history.redactor.text(turn.answer)
+        answer = cap_text(self._shared.history.redactor.text(turn.answer), MOST_OUTPUT_BYTES)
         used = turn.meter.totals() if turn.meter is not None else {}
         taint = self._run.session.after_call(turn.trace_id, taints=turn.session.record.tainted, host="")
         done = replace(self.record, output=answer, used=used, ran=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lightagentd.agents.flows.records import StepRecord
+from lightagentd.agents.flows.records import MOST_OUTPUT_BYTES, StepRecord
 from lightagentd.agents.tool_calls.results import Outcome, cap_text
 from lightagentd.agents.turn import Asked, Turn
 from lightagentd.events.history import Change, NewEvent
@@ -85,7 +85,7 @@ class StepTurn(Turn):
 def output_of(outcome: Outcome) -> str:
     """What a call gave, without the line ends at its end, as `$(…)` of a shell has it."""
     silent = outcome.metadata.get("stdout_bytes") == 0 == outcome.metadata.get("stderr_bytes")
-    return "" if silent else outcome.text.rstrip("\n")
+    return "" if silent else cap_text(outcome.text.rstrip("\n"), MOST_OUTPUT_BYTES)
 
 
 def failure_of(outcome: Outcome) -> tuple[str, str]:

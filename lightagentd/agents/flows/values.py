@@ -65,7 +65,7 @@ class Values:
                 return value
             text = as_text(value)
             short = one_line(text) if text else ""
-            if reference.to not in (INPUTS, RUN) and short != text:
+            if short != text:
                 blocks[".".join((reference.to, *reference.path))] = text
             return short
 

@@ -15,6 +15,8 @@ from lightagentd.agents.definition import AgentDefinition, Definitions, check_na
 from lightagentd.agents.kits.folder import PARTS, KitFolder, check_owned, look, tool_files
 from lightagentd.agents.kits.own import Own, read_own
 from lightagentd.agents.tool_calls.toolbox import Toolbox
+from lightagentd.config.flows.checking import Known, read_flow
+from lightagentd.config.flows.definition import FLOWS
 from lightagentd.errors import ConfigError
 from lightagentd.skills import SkillCatalog
 from lightagentd.worker.pool import Pool
@@ -78,6 +80,7 @@ async def check(folder: Path, pool: Pool | None, around: Around, *, name: str = 
     everyone = Definitions(agents={**_others(around.definitions, name), **found.agents})
     for one in found.agents.values():
         problems += _missing(one, own[one.name], around, everyone)
+        problems += await asyncio.to_thread(_wrong_flows, one, everyone)
     skills = [skill for each in own.values() for skill in each.skills.skills.values()]
     return Checked(
         name=name,
@@ -105,6 +108,12 @@ def _missing(one: AgentDefinition, own: Own, around: Around, everyone: Definitio
         {*skills.skills, *skills.broken},
         everyone.askable(one),
     )
+
+
+def _wrong_flows(one: AgentDefinition, everyone: Definitions) -> list[str]:
+    known = Known(agents=everyone.agents)
+    paths = sorted((one.folder / FLOWS).glob("*.toml"))
+    return [fault for path in paths for fault in read_flow(path, known, agent=one.name).faults]
 
 
 def _unused(folder: Path) -> list[str]:

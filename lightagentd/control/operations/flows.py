@@ -14,6 +14,7 @@ from lightagentd.config.flows.checking import MOST_BYTES
 from lightagentd.config.flows.definition import Flow, Step
 from lightagentd.config.flows.drawing import FORMATS, drawn, layers
 from lightagentd.config.flows.references import INPUTS, MISSING, Reference, dig, filled
+from lightagentd.config.flows.shell import is_command, quoted_for_shell
 from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access, check_limit, sees
 from lightagentd.control.operations.declared import Operations, method, stream
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 _SHOWN_CHARS = 4000
 _LOOK_S, _PAUSE_S = 1.0, 0.05
 """How often a run is looked at that tells nothing, and how long what it tells is gathered."""
-_ALL_CHARS = 1 << 20
-"""How long the outputs of all steps in one answer are together."""
+_ALL_CHARS, _LEAST_CHARS = 100_000, 80
+"""How long the outputs of all steps in one answer are together, about, and how much of each is shown."""
 
 
 class Flows(Operations, interface="org.lightagent1.Flows"):
@@ -64,9 +65,7 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
 
     @method("Draw", returns="picture")
     async def draw(self, caller: Caller, what: str, *, format_: str = "text") -> str:
-        """The picture of a flow, or of a run (by its id) with the states of its steps: text, dot (Graphviz) or
-        svg.
-        """
+        """The picture of a flow, or of a run (by its id) with the states of its steps: text, dot or svg."""
         if format_ not in FORMATS:
             raise InvalidArgument(f"There is no format {format_[:20]!r}.", field="format")
         if what.startswith("run_"):
@@ -94,9 +93,9 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
     async def run(
         self, caller: Caller, flow: str, *, inputs: Any = None, first: str = "", of: str = ""
     ) -> api.FlowRun:
-        """Have a flow run in the caller's name; gives the run once it is stored. inputs is an object, or its JSON. With
-        first, a step, it begins there, with the outputs that the run of has for the steps before, without of
-        the caller's newest run of the flow.
+        """Have a flow run in the caller's name; gives the run once it is stored. inputs is an object, or its
+        JSON. With first, a step, it begins there, with the outputs that the run of has for the steps before;
+        without of those of the caller's newest run of the flow.
         """
         found = self._flows.files.get(flow)
         caller = await self._may_run(caller, found)
@@ -308,7 +307,8 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
         every = {*by_name, *records} if wanted is None else wanted
         place = {name: number for number, name in enumerate(name for names in layers(flow) for name in names)}
         names = sorted(every, key=lambda name: (place.get(name.partition("/")[0], len(place)), name))
-        room, shown = _ALL_CHARS, []
+        chars = max(_LEAST_CHARS, min(_SHOWN_CHARS, _ALL_CHARS // max(1, len(records))))
+        shown = []
         for name in names:
             of = name.partition("/")[0]
             if of not in by_name:
@@ -321,9 +321,8 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
                 flow,
                 name=name,
                 waits_for=self._waits_for(found) if found is not None else "",
-                chars=min(room, _SHOWN_CHARS),
+                chars=chars,
             )
-            room -= len(made.output)
             shown.append(made)
         return api.FlowShown(run=self._run(record), steps=shown)
 
@@ -386,7 +385,11 @@ def _will(step: Step, inputs: dict[str, Any]) -> str:
         return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
 
     if step.call is not None:
-        what = f"{step.call} {made(step.args)}"
+        args = {
+            key: quoted_for_shell(one, look_up) if is_command(step.call, key) else filled(one, look_up)
+            for key, one in step.args.items()
+        }
+        what = f"{step.call} {json.dumps(args, ensure_ascii=False)}"
     elif step.flow is not None:
         what = f"the flow {step.flow} with {made(step.inputs)}"
     else:

@@ -346,3 +346,47 @@ async def test_runs_are_read_back_after_they_ended(paths: Paths) -> None:
         )
         with pytest.raises(NotFound):
             daemon.flows.record("run_0000000000000000")
+
+
+async def test_a_pattern_that_takes_too_long_fails_the_step(paths: Paths) -> None:
+    flow(
+        paths,
+        "flow",
+        {"name": "look"} | echo("a" * 60),
+        {"name": "do", "when": {"step": "look", "matches": "(a+)+$x"}} | echo("x"),
+    )
+    async with running(paths) as daemon:
+        run = await ended(daemon)
+        assert (run.record.state, run.steps["do"].code) == ("failed", "limit_exceeded")
+
+
+async def test_what_was_undone_runs_again_when_the_run_is_resumed(paths: Paths, tmp_path: Path) -> None:
+    allow(paths)
+    out, target = tmp_path / "out", tmp_path / "dir"
+    target.mkdir()
+    undo = {"call": "probe.add", "args": {"path": str(out), "line": "undone"}}
+    flow(paths, "flow", {"name": "first", "undo": undo} | add(out), {"name": "second"} | add(target))
+    async with running(paths) as daemon:
+        run = await daemon.flows.run("flow", {}, ME.uid)
+        await answer(daemon, run, "first/undo")
+        await over(run)
+        target.rmdir()
+        run = await over(await daemon.flows.resume(run.record.id))
+        assert run.record.state == "success", run.record.message
+        assert lines(out) == ["ran", "undone", "ran"]
+        assert "first/undo" not in stored(daemon, run)
+
+
+async def test_long_outputs_are_cut_and_the_run_goes_on(paths: Paths) -> None:
+    flow(
+        paths,
+        "flow",
+        {"name": "say", "prompt": "x"},
+        {"name": "each", "for_each": ["a", "b"], "prompt": "{item}"},
+    )
+    async with running(paths, [say("x" * (2 << 20))]) as daemon:
+        run = await ended(daemon)
+        assert run.record.state == "success", run.record.message
+        assert len(run.steps["say"].output) < 140_000
+        assert "bytes left out" in run.steps["say"].output
+        assert len(run.steps["each"].output) < 1_100_000

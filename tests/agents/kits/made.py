@@ -55,7 +55,7 @@ def dba(**more: str) -> dict[str, str]:
         "skills/db-check/examples.txt": "how is the database\n",
         "skills/db-check/scripts/x.sh": '#!/bin/sh\necho "**The database is fine.**"\n',
         "agents/reader/AGENT.md": "---\ndescription: Reads.\n---\nYou read.\n",
-        "flows/nightly.toml": "x = 1\n",
+        "flows/nightly.toml": NIGHTLY,
         "references/tables.md": "a table\n",
     }
     return files | {name.replace("__", "/"): text for name, text in more.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import ssl
@@ -16,11 +17,12 @@ import clock
 from areas.certificates import ASK, Found, Search, faults, kind_of, local, missing, when
 from checks import Finding
 from headline import tell
-from report import Report, options, plural, refuse, run
+from report import Report, option_parser, plural, refuse, run
 from x509_dates import decode
 
 _TIMEOUT_S = 8.0
 _WALK_S = 12.0
+_MOST_AS_JSON = 200
 _SSL_REQUEST = struct.pack(">2I", 8, 80877103)
 """PostgreSQL's, which a server answers with one byte S or N."""
 _STARTTLS = {
@@ -119,10 +121,30 @@ def good(rows: list[Found]) -> str:
     return f"{lead}; the first is that of {cert.subject} in {first.path}, which {words}."
 
 
+def as_json(rows: list[Found], finding: str, notes: list[str]) -> str:
+    """The certificates, the first to end before the others; `ends` is in seconds since 1970."""
+    certificates = [
+        {
+            "where": one.path,
+            "user": one.user,
+            "subject": one.certificate.subject,
+            "names": list(one.certificate.names[:10]),
+            "issuer": one.certificate.issuer,
+            "ends": one.certificate.not_after,
+        }
+        for one in rows[:_MOST_AS_JSON]
+    ]
+    whole = {"count": len(rows), "certificates": certificates, "finding": finding, "notes": notes[:20]}
+    return json.dumps(whole)
+
+
 def make(report: Report) -> None:
-    asked = options(
-        str(__doc__), path="a certificate file, or a folder to search", host="a host, optionally with a port"
-    )
+    parser = option_parser(str(__doc__))
+    parser.add_argument("--path", help="a certificate file, or a folder to search")
+    parser.add_argument("--host", help="a host, optionally with a port")
+    parser.add_argument("--json", action="store_true", help="print the certificates as JSON")
+    asked = parser.parse_args()
+    Report.full = asked.full
     if asked.path is not None and not asked.path.startswith("/"):
         refuse(f"--path={asked.path} is not an absolute path.")
     found: list[Finding] = []
@@ -140,6 +162,9 @@ def make(report: Report) -> None:
     rows = sorted(search.found, key=lambda row: row.certificate.not_after)
     for sentence in search.unread:
         report.note(sentence)
+    if asked.json:
+        sys.stdout.write(as_json(rows, report.finding, search.unread) + "\n")
+        raise SystemExit(0)
     found += faults(rows)
     found += missing(search)
     if rows or found:

@@ -53,7 +53,7 @@ def test_archives_and_the_kits_that_are_there_are_checked(lactl: Lactl, etc: Pat
         folder(etc / "agent", dba(), name)
     (etc / "agent" / "loose" / "tools" / "dbstat.py").chmod(0o666)
     done = lactl("kits", "check")
-    assert (done.status, done.out) == (78, "good\tok\t1\t1\t1\t1\nloose\tbroken\t0\t0\t0\t0\n")
+    assert (done.status, done.out) == (78, "good\tok\t1\t1\t1\t1\nloose\tbroken\t0\t0\t0\t0\nops\tok\t0\t0\t0\t4\n")
     assert f"{etc}/agent/loose/tools/dbstat.py can be written by others" in done.err
     assert lactl("kits", "check", "good").out == "good\tok\t1\t1\t1\t1\n"
     assert lactl("kits", "check", "nosuch").status == 66
@@ -109,7 +109,8 @@ def test_a_kit_lives_from_add_to_remove(daemon_process: DaemonProcess, tmp_path:
     daemon.start()
     assert lactl("tools", "call", "dba", "dbstat.show").startswith("all for dba")
     lactl("kits", "remove", "dba")
-    assert lactl("kits", "list") == ""
+    assert lactl("kits", "list").startswith("ops\t0\t0\t0\t4\t")
+    assert len(lactl("kits", "list").splitlines()) == 1
     assert everything(daemon.paths.kits) == [".new"]
     lactl("agents", "create", "db", "--from", str(top))
     assert lactl("tools", "call", "db", "dbstat.show").startswith("all for db")

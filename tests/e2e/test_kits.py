@@ -34,7 +34,8 @@ def kit(service: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def test_a_kit_is_the_daemons_and_its_tools_run_in_its_agents_unit(service: Machine) -> None:
-    [shown] = lactl_json(service, "kits", "list")
+    shown, ops = lactl_json(service, "kits", "list")
+    assert (ops["name"], ops["problems"]) == ("ops", [])
     assert (shown["folder"], shown["problems"], shown["tools"]) == (f"{KITS}/dba", [], ["dbstat"])
     owners = service.run(["find", KITS, "-printf", "%u %m\n"]).stdout.split("\n")
     assert {*owners} - {""} <= {"lightagent 755", "lightagent 644"}

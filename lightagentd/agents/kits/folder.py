@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightagentd.errors import ConfigError
+from lightagentd.host.paths import share_folder
 from lightagentd.host.users import called
 from lightagentd.text.reason import reason
 
@@ -76,7 +77,8 @@ def folders_in(folder: Path) -> tuple[str, ...]:
 
 def check_owned(folder: Path) -> None:
     """Raises ConfigError for a file that is neither root's nor this process's user's, that group or others
-    can write, and for a link, a device, a FIFO and a socket: it says which.
+    can write, and for a link, a device, a FIFO and a socket: it says which. What the product brings may also
+    be written by whoever may write the product's own folder, such as a checkout.
     """
     for _ in _entries(folder):
         pass
@@ -94,7 +96,7 @@ def check_above(folder: Path) -> None:
             )
 
 
-def _owners() -> tuple[int, int]:
+def _owners() -> tuple[int, ...]:
     return (0, os.geteuid())
 
 
@@ -124,12 +126,16 @@ def _check(path: Path, info: os.stat_result) -> None:
         raise ConfigError(f"{path} is not a file or folder.", suggestion="Remove it.")
     if not path.name.isprintable():
         raise ConfigError(f"{str(path)!r} has a name that cannot be shown.", suggestion="Rename it.")
-    if info.st_uid not in _owners():
+    owners, others = _owners(), 0o022
+    if path.is_relative_to(share_folder()):
+        product = share_folder().stat()
+        owners, others = (*owners, product.st_uid), others & ~product.st_mode
+    if info.st_uid not in owners:
         raise ConfigError(
             f"{path} belongs to {called(info.st_uid)}, not to root or to the daemon's user.",
             suggestion=f"Read it, and then: chown root {path}",
         )
-    if stat.S_IMODE(info.st_mode) & 0o022:
+    if stat.S_IMODE(info.st_mode) & others:
         raise ConfigError(f"{path} can be written by others than its owner.", suggestion=f"chmod go-w {path}")
 
 

@@ -9,6 +9,7 @@ import ssl
 import struct
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "_lib"))
@@ -121,6 +122,20 @@ def good(rows: list[Found]) -> str:
     return f"{lead}; the first is that of {cert.subject} in {first.path}, which {words}."
 
 
+def of_hosts(hosts: list[str]) -> str:
+    """The certificates of many hosts as JSON; its notes say what is wrong with a host."""
+
+    def ask(host: str) -> tuple[list[Found], list[str]]:
+        own = Report()
+        rows, found = ask_host(host, own)
+        return rows, [own.finding, *(one.text for one in found)]
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(ask, hosts))
+    rows = sorted((row for found, _ in answers for row in found), key=lambda row: row.certificate.not_after)
+    return as_json(rows, "", [note for _, notes in answers for note in notes if note])
+
+
 def as_json(rows: list[Found], finding: str, notes: list[str]) -> str:
     """The certificates, the first to end before the others; `ends` is in seconds since 1970."""
     certificates = [
@@ -143,10 +158,14 @@ def make(report: Report) -> None:
     parser.add_argument("--path", help="a certificate file, or a folder to search")
     parser.add_argument("--host", help="a host, optionally with a port")
     parser.add_argument("--json", action="store_true", help="print the certificates as JSON")
+    parser.add_argument("--hosts", type=json.loads, help="a JSON list of hosts; prints JSON")
     asked = parser.parse_args()
     Report.full = asked.full
     if asked.path is not None and not asked.path.startswith("/"):
         refuse(f"--path={asked.path} is not an absolute path.")
+    if asked.hosts:
+        sys.stdout.write(of_hosts(asked.hosts) + "\n")
+        raise SystemExit(0)
     found: list[Finding] = []
     search = Search()
     if asked.path is not None:  # before a host: it was named too, but the certificates are there
@@ -162,11 +181,8 @@ def make(report: Report) -> None:
     rows = sorted(search.found, key=lambda row: row.certificate.not_after)
     for sentence in search.unread:
         report.note(sentence)
-    if asked.json:
-        sys.stdout.write(as_json(rows, report.finding, search.unread) + "\n")
-        raise SystemExit(0)
-    found += faults(rows)
-    found += missing(search)
+    unfound = list(missing(search))
+    found += [*faults(rows), *unfound]
     if rows or found:
         look = f"openssl x509 -noout -dates -subject -in {rows[0].path.partition(' (')[0]}" if rows else ""
         tell(
@@ -186,6 +202,10 @@ def make(report: Report) -> None:
             if asked.path and len(search.unread) == 1:
                 report.finding = search.unread[0]
         report.found_nothing = bool(asked.path) and not search.unread
+    if asked.json:
+        notes = [*search.unread, *(one.text for one in unfound)]
+        sys.stdout.write(as_json(rows, "" if rows else report.finding, notes) + "\n")
+        raise SystemExit(0)
     report.table(
         "Certificates",
         ("Expires", "When", "Subject", "Names", "Issuer", "Where"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lightagentd.agents.kits.folder import check_owned
 from lightagentd.agents.kits.kits import Kits
 from lightagentd.agents.tool_calls.by_person import call_as_person
 from lightagentd.daemon.daemon import Daemon
@@ -146,10 +147,10 @@ async def test_a_removed_kit_is_gone_and_a_running_turn_with_it(paths: Paths) ->
         assert (await watch(turn))[-1]["type"] == "error"
         assert sorted(test.daemon.registry.agents) == ["ops", "test"]
         assert everything(paths.kits) == [".new"]
-        assert test.daemon.pool.own_tools.kits == {}
+        assert [*test.daemon.pool.own_tools.kits] == ["ops"]
         with pytest.raises(AgentNotFound):
             await kits.remove("dba")
-        with pytest.raises(AgentNotFound):
+        with pytest.raises(Conflict, match="The kit ops was not added"):
             await kits.remove("ops")
 
 
@@ -418,3 +419,18 @@ async def test_adding_twice_at_once_adds_once(daemon: Daemon, kits: Kits) -> Non
     adding = (kits.add(tarred(dba()), "") for _ in range(2))
     done = await asyncio.gather(*adding, return_exceptions=True)
     assert sorted(type(one).__name__ for one in done) == ["AgentExists", "Checked"]
+
+
+def test_what_the_product_brings_may_be_written_by_whoever_may_write_the_product(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = folder(tmp_path / "agent", dba())
+    monkeypatch.setattr("lightagentd.agents.kits.folder.share_folder", lambda: tmp_path)
+    (top / "AGENT.md").chmod(0o664)
+    with pytest.raises(ConfigError, match="can be written by others"):
+        check_owned(top)
+    tmp_path.chmod(0o775)
+    check_owned(top)
+    (top / "AGENT.md").chmod(0o666)
+    with pytest.raises(ConfigError, match="can be written by others"):
+        check_owned(top)

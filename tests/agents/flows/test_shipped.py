@@ -1,26 +1,24 @@
-"""The shipped flows in a plain daemon of the checkout, with the runbook model alone: as far as nothing is changed.
+"""The shipped flows in a plain daemon, with the runbook model alone, as far as they change nothing.
 
 What they change is tested on a machine that boots, in tests/e2e/test_flows_shipped.py.
 """
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import re
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
-from lightagentd.host.paths import Paths
+from lightagentd.host.paths import Paths, share_folder
+from tests.agents.flows.certificates import certificate
 from tests.conftest import DaemonProcess
 
 NAMES = ["cert-renewal-check", "disk-full", "incident", "patch-day"]
@@ -52,20 +50,6 @@ def ran(daemon: DaemonProcess, name: str, *inputs: str) -> tuple[str, dict[str, 
     return daemon.lactl("flows", "show", progress[-1]["run"]["id"], *last).stdout, steps
 
 
-def certificate(path: Path, name: str, days: int) -> None:
-    """Write a certificate that ends in so many days, and some hours."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder(subject, subject, key.public_key(), 1)
-        .not_valid_before(now - datetime.timedelta(days=90))
-        .not_valid_after(now + datetime.timedelta(days=days, hours=3))
-        .sign(key, hashes.SHA256())
-    )
-    path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-
-
 def test_they_pass_the_check_with_the_agent_and_its_tools_and_have_short_names(daemon: DaemonProcess) -> None:
     listed = json.loads(daemon.lactl("--json", "flows", "list").stdout)
     assert [one["name"] for one in listed] == [f"ops.{name}" for name in NAMES]
@@ -76,6 +60,18 @@ def test_they_pass_the_check_with_the_agent_and_its_tools_and_have_short_names(d
         assert json.loads(daemon.lactl("--json", "flows", "check", name).stdout)[0]["faults"] == []
         assert all(one["required"] is False for one in listed[NAMES.index(name)]["inputs"])
         assert daemon.lactl("flows", "graph", name).stdout
+
+
+def test_what_only_observes_has_no_step_that_could_change_something() -> None:
+    effects: dict[str, set[str]] = {}
+    for name in NAMES:
+        steps = tomllib.loads((share_folder() / f"agent/ops/flows/{name}.toml").read_text())["step"]
+        effects[name] = {step.get("args", {}).get("effect", "observe") for step in steps}
+        changing = [step for step in steps if step.get("args", {}).get("effect") == "change"]
+        assert all(step["requires_approval"] for step in changing)
+    assert effects["incident"] == {"observe"}
+    assert effects["cert-renewal-check"] == {"observe", "reach"}
+    assert "change" in effects["patch-day"] & effects["disk-full"]
 
 
 def test_a_dry_patch_day_proposes_and_changes_nothing(daemon: DaemonProcess) -> None:
@@ -106,7 +102,9 @@ def test_disk_full_leaves_a_disk_with_room_alone_and_proposes_old_rotated_logs(
     assert (logs / "app.log.1").exists()
 
 
-def test_certificates_that_ended_and_that_end_soon_are_named(daemon: DaemonProcess, open_folder: Path) -> None:
+def test_certificates_that_ended_and_that_end_soon_are_named(
+    daemon: DaemonProcess, open_folder: Path
+) -> None:
     for name, days in (("soon", 5), ("ended", -3), ("fine", 200)):
         certificate(open_folder / f"{name}.pem", f"{name}.example.org", days)
     inputs = (f"folders={open_folder},/nosuch", "hosts=127.0.0.1:9")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -221,6 +222,19 @@ def test_disk_full_frees_a_file_system_of_what_was_approved(service: Machine) ->
         assert rest.startswith(f"Nothing is to be done: {small} is 45 % full")
     finally:
         service.run(["umount", small])
+
+
+def test_disk_full_has_apt_forget_what_can_be_had_again(service: Machine) -> None:
+    kept = "/var/cache/apt/archives/e2e_1_all.deb"
+    service.run(["bash", "-c", f"head -c 12M /dev/zero >{kept}"])
+    run = begun(service, "disk-full", "above=0", "journal_mib=1000", "kinds=apt,journal")
+    shown = approve(service, run)
+    assert "if [ 12582912 -gt 0 ]; then apt-get clean" in shown
+    assert "if [ 0 -gt 0 ]; then journalctl --rotate --vacuum-size=1000M" in shown
+    said = report(service, run)
+    assert re.match(r"1\d\.\d MiB came free: / was \d+ % full", said)
+    assert "apt keeps packages in /var/cache/apt/archives: 12.0 MiB" in said
+    assert service.run(["test", "-e", kept], check=False).status == 1
 
 
 def test_a_certificate_that_ends_in_five_days_and_its_timer_are_told(

@@ -108,7 +108,7 @@ def approve(machine: Machine, run: str) -> str:
 
 def report(machine: Machine, run: str, step: str = "report") -> str:
     """What a run reports once it is over."""
-    lactl(machine, "flows", "follow", run, check=False)
+    machine.run(["lactl", "flows", "follow", run], check=False, timeout_s=120)
     return lactl(machine, "flows", "show", run, step).stdout
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from lightagentd.host.paths import Paths
 from tests.worker.running import folders
 
+NIGHTLY = 'description = "Look"\n[[step]]\nname = "look"\nprompt = "look"\n'
 TOOL = '''"""What the database does."""
 
 import os

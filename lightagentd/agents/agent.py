@@ -96,7 +96,8 @@ class Agent:
         if current is not None and current.is_current and not current.deleted:
             return current
         every = self.sessions.values()
-        own = [one for one in every if one.record.owner == owner and not (one.deleted or one.record.parent)]
+        of_person = (one for one in every if not (one.deleted or one.record.parent or one.record.run))
+        own = [one for one in of_person if one.record.owner == owner]
         return max(own, key=lambda one: (one.is_current, one.record.updated_us), default=None)
 
     async def start(self) -> None:

@@ -235,6 +235,7 @@ class Flows:
         made = replace(
             new_record(record.agent, record.owner, f"flow {record.flow}"),
             id=record.session,
+            run=record.id,
             tainted=tainted,
             tainted_by=record.id if tainted else "",
         )
@@ -357,9 +358,7 @@ class Flows:
             run.ended.set()
             await run.finish("cancelled", Cancelled.code, "A person cancelled it.")
             return run.record
-        below = [one for one in self.runs.values() if one.record.parent == record.id]
-        why = Cancelled("A person cancelled the run.")
-        await asyncio.gather(run.cancel(why), *(one.cancel(why) for one in below))
+        await run.cancel(Cancelled("A person cancelled the run."))
         return run.record
 
 

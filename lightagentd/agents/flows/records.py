@@ -62,6 +62,8 @@ class RunRecord:
     ended_us: int = 0
     code: str = ""
     message: str = ""
+    done: int = 0
+    """How many of its steps are over, once it is."""
 
     @property
     def session(self) -> str:
@@ -72,7 +74,7 @@ class RunRecord:
         """Raises HistoryDamaged."""
         with decoding(RUNS, str(value.get("id"))):
             checked(value, **dict.fromkeys(_OF_RUN, str), inputs=dict, sent_by=list, unattended=bool)
-            checked(value, **dict.fromkeys(("owner", "started_us", "ended_us"), int))
+            checked(value, **dict.fromkeys(("owner", "started_us", "ended_us", "done"), int))
             return cls(**{**value, "sent_by": tuple(map(dict, value["sent_by"]))})
 
     def change(self) -> Change:

@@ -164,14 +164,20 @@ class Run:
             pass
         except LightagentError as err:
             _log.warning("the run %s of the flow %s stays: %s", self.record.id, self.record.flow, err.message)
+        except Exception:  # noqa: BLE001 - the boundary of a run: logged, and it can be resumed
+            _log.exception("the run %s of the flow %s stays", self.record.id, self.record.flow)
         finally:
-            if self.record.state != "running":
+            if self.record.state != "running" or not self.flows.closing:
                 self.flows.forget(self)
             self.ended.set()
             self.ring()
 
     async def _run(self) -> None:
         left_s = self.flow.timeout_s - (now_us() - self.record.started_us) / 1_000_000
+        before = self._cancelled
+        if before is not None:  # that could not be stored
+            await self._end_cancelled()
+            return
         try:
             async with asyncio.timeout(max(left_s, 0.001)) as timer:
                 await self._take_steps()
@@ -339,7 +345,9 @@ class Run:
 
     async def finish(self, state: Any, code: str, message: str) -> None:
         """Raises StorageError."""
-        done = replace(self.record, state=state, code=code, message=message, ended_us=now_us())
+        own = {step.name for step in self.flow.step}
+        over = sum(1 for one in self.steps.values() if one.is_over and one.name in own)
+        done = replace(self.record, state=state, code=code, message=message, ended_us=now_us(), done=over)
         took_s = (done.ended_us - done.started_us) / 1_000_000
         said = f"{done.flow}: {state}" + (f": {message}" if message else f" after {took_s:.1f} s")
         more = {"code": code} if code else {}

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 AGAIN, DONE, FAILED = "run it again", "it is done", "it failed"
 _UNKNOWN = "outcome_unknown"
+_STARTING_TRIES, _STARTING_S = 20, 0.1
 
 
 @dataclass
@@ -97,6 +98,8 @@ class StepWork:
         record = self.record
         if record.is_over:
             return
+        if (nested := self._run.flows.runs.get(record.nested)) is not None:
+            await nested.cancel(why)
         events, changes = self._shared.asked.lapse(record.waits_for, why.message)
         done = record.moved("cancelled", code=why.code, message=why.message)
         await self._run.store(done, events=events, changes=changes)
@@ -159,8 +162,15 @@ class StepWork:
             "running", attempt=record.attempt + 1, agent=self._agent, **changes
         )
 
-    def _parts(self, name: str) -> AgentParts:
-        """Raises AgentNotFound, AgentNotRunning."""
+    async def _parts(self, name: str) -> AgentParts:
+        """The parts of an agent; one that is started again meanwhile is waited for. Raises AgentNotFound,
+        AgentNotRunning.
+        """
+        for _ in range(_STARTING_TRIES):
+            agent = self._run.registry.get(name)
+            if agent.state == "running":
+                break
+            await asyncio.sleep(_STARTING_S)
         return self._run.registry.get(name).running_parts()
 
     def _turn(self, record: StepRecord, asks_for: AsksFor, **how: Any) -> StepTurn:
@@ -199,7 +209,7 @@ class StepWork:
             if changed:
                 raise Unknown(known)
         begun = record if waits else self.begun(trace_id=new_id("trace"), call_id=new_id("call"))
-        parts = self._parts(begun.agent)
+        parts = await self._parts(begun.agent)
         found = parts.toolbox.find(*name.split(".", 1))
         made = {key: self.values.argument(name, key, value, found) for key, value in args.items()}
         call = ToolCall(id=begun.call_id, name=found.function, arguments=json.dumps(made))
@@ -270,7 +280,7 @@ class StepWork:
                     raise Unknown(ended.known[0])
         if turn is None:
             prompt = self.values.prompt(self._step)
-            self._parts(self._agent)
+            await self._parts(self._agent)
             begun = self.begun(session=new_id("ses"), trace_id="")
             turn = await asked_in_child(self._run, self._step, begun, prompt)
         assert turn is not None
@@ -359,7 +369,7 @@ class StepWork:
             record = replace(record, agent=record.agent or self._agent)
             record = replace(record, call_id=new_id("call"), trace_id=record.trace_id or new_id("trace"))
             record = record if asks_for == "unknown" else record.moved("running", attempt=record.attempt + 1)
-        parts = self._parts(record.agent)
+        parts = await self._parts(record.agent)
         turn = self._turn(record, asks_for)
         origin = self._origin(turn, parts)
         with self._within(record):
@@ -402,7 +412,7 @@ class StepWork:
         """Run the command that observes whether the step did what it should."""
         command = quoted_for_shell(template, self.values.look_up)
         args = {"command": command, "effect": Effect.OBSERVE.value}
-        parts, record = self._parts(self.record.agent or self._agent), self.record
+        parts, record = await self._parts(self.record.agent or self._agent), self.record
         call = ToolCall(id=new_id("call"), name="bash_exec", arguments=json.dumps(args))
         turn = self._turn(record, "")
         origin = replace(self._origin(turn, parts), own="check")

@@ -46,7 +46,7 @@ MAX_HOSTS = 500
 
 _TEXTS = (
     *("id", "agent", "title", "tainted_by", "forked_from", "model", "holder", "interrupted"),
-    *("parent", "of_turn", "of_call"),
+    *("parent", "of_turn", "of_call", "run"),
 )
 
 Lapsed = tuple[Sequence[NewEvent], Sequence[Change]]
@@ -85,6 +85,8 @@ class SessionRecord:
     """The trace of that turn; empty for an event."""
     of_call: str = ""
     """The call of that turn."""
+    run: str = ""
+    """The run of a flow that it is for."""
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> SessionRecord:

@@ -253,9 +253,10 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
 
     def _run(self, record: RunRecord) -> api.FlowRun:
         flow = self._flows.stored.definition(record)
-        names = {step.name for step in flow.step}
-        steps = self._flows.steps(record)
+        going, own = self._flows.runs.get(record.id), {step.name for step in flow.step}
+        steps = [*going.steps.values()] if going is not None else []
         waits = self._waits(steps)
+        done = sum(1 for one in steps if one.is_over and one.name in own)
         state = record.state
         file = self._flows.files.found.get(record.flow)
         return api.FlowRun(
@@ -276,7 +277,7 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
             code=record.code,
             message=record.message,
             waits=waits,
-            done=sum(1 for one in steps if one.is_over and one.name in names),
+            done=record.done if going is None else done,
             steps=len(flow.step),
         )
 

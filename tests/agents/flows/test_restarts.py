@@ -328,3 +328,29 @@ async def test_an_emergency_stop_fails_the_run_and_it_can_be_resumed(paths: Path
         await daemon.service.safety.end_panic(ME)
         run = await over(await daemon.flows.resume(run.record.id))
         assert run.record.state == "success", run.record.message
+
+
+async def test_an_agent_that_is_started_again_meanwhile_is_waited_for(paths: Paths) -> None:
+    flow(paths, "flow", {"name": "ask", "ask": "Go on?"}, {"name": "say"} | echo("x"))
+    async with running(paths) as daemon:
+        run = await daemon.flows.run("flow", {}, ME.uid)
+        await question(daemon, run, "ask")
+        agent = daemon.registry.get("ops")
+        await agent.stop()
+        await answer(daemon, run, "ask")
+        await until(lambda: run.steps["ask"].state == "success")
+        await asyncio.sleep(0.05)
+        await agent.start()
+        await over(run)
+        assert run.record.state == "success", run.record.message
+
+
+async def test_a_prompt_without_a_session_goes_into_no_run(paths: Paths) -> None:
+    flow(paths, "flow", {"name": "say"} | echo("x"))
+    async with running(paths) as daemon:
+        agent = daemon.registry.get("ops")
+        made = await daemon.service.sessions.create(ME, "ops", "")
+        run = await ended(daemon)
+        current = agent.current_of(ME.uid)
+        assert current is not None
+        assert current.id == made.id != run.session.id

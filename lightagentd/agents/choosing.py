@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightagentd.agents.answers.schema import checked_schema
 from lightagentd.agents.definition import AgentDefinition
+from lightagentd.config.stubs import Stub, stubs_in
 from lightagentd.errors import (
     ChoiceTooWide,
     InvalidArgument,
@@ -50,19 +51,22 @@ class Choice:
     max_steps: int | None = None
     schema: dict[str, Any] | None = field(default=None, hash=False)
     """The JSON Schema that the answer has to fit."""
+    stubs: tuple[Stub, ...] | None = field(default=None, hash=False)
+    """What calls say that run nowhere; with it, even without any, only what observes runs."""
 
     def to_dict(self) -> dict[str, Any]:
         """What was chosen, as it is stored; empty when nothing was."""
-        return {
+        found = {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in vars(self).items()
             if value not in (None, "")
         }
+        return found if self.stubs is None else found | {"stubs": [one.to_dict() for one in self.stubs]}
 
     def told(self) -> dict[str, Any]:
-        """What the history says of it: of the schema and the text only that there is one."""
+        """What the history says of it: of the schema, the text and the stubs only that there are some."""
         found = self.to_dict()
-        return {name: True if name in ("schema", "system") else one for name, one in found.items()}
+        return {name: True if name in ("schema", "system", "stubs") else one for name, one in found.items()}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Choice:
@@ -70,7 +74,7 @@ class Choice:
         value = checked(
             dict(stored),
             **dict.fromkeys(("model", "system"), str),
-            **dict.fromkeys(("tools", "effects", "skills"), list),
+            **dict.fromkeys(("tools", "effects", "skills", "stubs"), list),
             max_steps=int,
             schema=dict,
         )
@@ -79,6 +83,8 @@ class Choice:
                 value[name] = tuple(map(str, value[name]))
         if "effects" in value:
             value["effects"] = tuple(map(Effect, value["effects"]))
+        if "stubs" in value:
+            value["stubs"] = tuple(map(Stub.model_validate, value["stubs"]))
         return cls(**value)
 
 
@@ -92,9 +98,10 @@ async def chosen(
     effects: Sequence[str] | None = None,
     max_steps: int | None = None,
     schema: Any = None,
+    stubs: Any = None,
 ) -> Choice:
     """The choice in what a caller gave; `admit` says whether an agent has it. `schema` is an object or its
-    text. Raises InvalidArgument, SchemaInvalid, LimitExceeded.
+    text, `stubs` a list of objects. Raises InvalidArgument, SchemaInvalid, LimitExceeded.
     """
     if tools is not None and len(tools) > MOST_TOOLS:
         raise LimitExceeded(f"A prompt may choose {MOST_TOOLS} tools, and this one names {len(tools)}.")
@@ -116,14 +123,15 @@ async def chosen(
         effects=None if effects is None else tuple(dict.fromkeys(map(_effect, effects))),
         max_steps=max_steps,
         schema=None if schema is None else await checked_schema(schema),
+        stubs=None if stubs is None else stubs_in(stubs),
     )
 
 
 def admit(choice: Choice, parts: AgentParts, model: str = "") -> None:
     """Check that an agent has what a prompt chose. `model` is the one of the session.
 
-    Raises InvalidArgument for an unknown model, ToolNotFound, ChoiceTooWide with the names of what is too
-    wide, and SchemaUnsupported.
+    Raises InvalidArgument for an unknown model, ToolNotFound, also for that of a stub, ChoiceTooWide with the
+    names of what is too wide, and SchemaUnsupported.
     """
     agent, now = parts.definition.name, parts.for_turn(NOTHING)
     if choice.model and choice.model not in (names := parts.models()):
@@ -133,6 +141,8 @@ def admit(choice: Choice, parts: AgentParts, model: str = "") -> None:
             suggestion=f"It has: {', '.join(names)}. An administrator adds others to fallback.",
         )
     _admit_tools(choice.tools or (), now)
+    for stub in choice.stubs or ():
+        now.toolbox.find(stub.tool, stub.action)
     if wide := [one for one in choice.effects or () if one not in now.definition.front.effects]:
         has = ", ".join(now.definition.front.effects) or "none"
         raise ChoiceTooWide(
@@ -183,7 +193,7 @@ def _admit_content(choice: Choice, parts: AgentParts) -> None:
     if said and parts.history.redactor.value(said) != said:
         raise InvalidArgument(
             "What the prompt chooses holds what looks like a key or a password.",
-            field="schema" if choice.schema is not None else "tools",
+            field=next((one for one in ("schema", "stubs") if getattr(choice, one) is not None), "tools"),
             suggestion="Take it out: it would be stored with the prompt.",
         )
 

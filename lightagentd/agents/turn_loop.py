@@ -242,7 +242,7 @@ class TurnLoop:
             parts.definition,
             parts.toolbox,
             self._first_client(),
-            change=self._shared.pool.has_change(parts.definition.name),
+            change=bool(turn.choice.stubs) or self._shared.pool.has_change(parts.definition.name),
             max_tools=parts.limits.max_tools,
         )
         limit, holder = parts.max_steps, session.record.holder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lightagentd.agents.definition import AgentDefinition
@@ -19,11 +19,16 @@ def decide(policy: Policy, ready: Ready, origin: Origin, *, has_change: HasChang
     """The strictest ruling of those for the call's agent and for each agent above it, as if it made the call:
     a child can do nothing that its parent could not do now.
     """
-    rulings = [policy.decide(call) for call in policy_calls(ready, origin, has_change=has_change)]
-    found = min(rulings, key=lambda ruling: STRICTEST_FIRST.index(ruling.decision))
+    found = strictest(policy, policy_calls(ready, origin, has_change=has_change))
     if origin.needs_approval and found.decision is Decision.ALLOW:
         return Ruling(decision=Decision.ASK, rule="flow", reason="The step of the flow requires an approval.")
     return found
+
+
+def strictest(policy: Policy, calls: Sequence[PolicyCall]) -> Ruling:
+    """The strictest ruling on a call as it is judged for each agent."""
+    rulings = [policy.decide(call) for call in calls]
+    return min(rulings, key=lambda ruling: STRICTEST_FIRST.index(ruling.decision))
 
 
 def policy_calls(ready: Ready, origin: Origin, *, has_change: HasChange) -> list[PolicyCall]:

@@ -20,8 +20,8 @@ from lightagentd.agents.builtin import BuiltinContext
 from lightagentd.agents.builtin.human import answer_result
 from lightagentd.agents.tool_calls.asking import answer_to, asks, taken
 from lightagentd.agents.tool_calls.at_once import ALONE, ASKING, WAITING, Order
-from lightagentd.agents.tool_calls.calls import Ready, checked_here, parse_call, resumed, unread, whole
-from lightagentd.agents.tool_calls.deciding import decide, grounds
+from lightagentd.agents.tool_calls.calls import Ready, parse_call, resumed, unread, whole
+from lightagentd.agents.tool_calls.deciding import grounds
 from lightagentd.agents.tool_calls.dispatcher import Dispatcher
 from lightagentd.agents.tool_calls.origin import Origin, host_of
 from lightagentd.agents.tool_calls.results import (
@@ -33,6 +33,7 @@ from lightagentd.agents.tool_calls.results import (
     message_event,
     no_remark,
 )
+from lightagentd.agents.tool_calls.stubs import checked_here, decide, result_of, stub_of
 from lightagentd.agents.tool_calls.working import ask_for, check_answered, check_whole, work
 from lightagentd.api import turn_events
 from lightagentd.errors import (
@@ -130,7 +131,7 @@ class ToolRun:
         self._waits_for = waits_for
         try:
             if joined:
-                self._rejoin(joined)
+                self._read(joined)
             elif is_input(waits_for):
                 self._resume_input()
             else:
@@ -184,9 +185,8 @@ class ToolRun:
         """Take the call from the approval that an earlier run of the daemon asked for."""
         asked = self._dispatcher.asked.approvals.questions.get(self._waits_for)
         self._what |= {"call_id": asked.call_id, "decision": Decision.ASK.value}
-        self._what |= {"rule": asked.rule, "approval": asked.id}
         self._ready = resumed(self._call, asked, self._toolbox)
-        self._what |= self._ready.what
+        self._what |= {"rule": asked.rule, "approval": asked.id, **self._ready.what}
 
     def _resume_input(self) -> None:
         """Continue a call that had begun and waits for a person's input; its intent is stored.
@@ -199,7 +199,7 @@ class ToolRun:
         if (action.tool, action.name) != (asked.tool, asked.action):
             raise Input.not_found(self._waits_for)
         if asked.is_own:
-            self._rejoin(asked.call_id)
+            self._read(asked.call_id)
             return
         args = {"question": asked.question, "choices": asked.choices}
         self._what["call_id"] = asked.call_id
@@ -207,9 +207,9 @@ class ToolRun:
             call=self._call, call_id=asked.call_id, action=action, args=args, effect=Effect.OBSERVE
         )
 
-    def _rejoin(self, call_id: str) -> None:
-        """Continue a call whose intent is stored: one that waits for children, which it finds by its id, or
-        for a person.
+    def _read(self, call_id: str) -> None:
+        """Take the call as the model wrote it. One whose intent is stored goes on under its id: one that
+        waits for children, which it finds by that, or for a person.
         """
         action, args = parse_call(self._call, self._toolbox)
         effect = action.effect_of(args)
@@ -223,17 +223,16 @@ class ToolRun:
         anyway, and no worker has to start for them.
         """
         agent = self._origin.agent
-        action, args = parse_call(self._call, self._toolbox)
-        effect = action.effect_of(args)
-        call_id = self._what["call_id"]
-        self._ready = Ready(call=self._call, call_id=call_id, action=action, args=args, effect=effect)
+        self._read(self._what["call_id"])
+        action, effect = self._ready.action, self._ready.effect
         self._what |= self._ready.what
         not_had = not agent.offers(action.tool, action.name) or effect not in agent.front.effects
         if not_had or blocked_by_plan(self._origin.plan, effect):
             if self._decide().decision is not Decision.DENY:
                 raise PolicyDenied(f"The agent {agent.name} does not have the effect {effect}.")
             return
-        args = whole(checked_here(self._ready) or await self._ask_worker(preview=False), self._ready)
+        checked = checked_here(self._dispatcher, self._origin, self._ready)
+        args = whole(checked or await self._ask_worker(preview=False), self._ready)
         host = host_of(args.get(action.host)) if action.host else ""
         self._ready = replace(self._ready, args=args, effect=action.effect_of(args), host=host)
         self._what |= self._ready.what
@@ -255,8 +254,7 @@ class ToolRun:
         )
 
     def _decide(self) -> Ruling:
-        dispatcher = self._dispatcher
-        return decide(dispatcher.policy, self._ready, self._origin, has_change=dispatcher.pool.has_change)
+        return decide(self._dispatcher, self._origin, self._ready)
 
     async def _ask(self, ruling: Ruling) -> None:
         """Store the approval request, and that the turn waits. For a person's own call the answer is stored
@@ -407,8 +405,9 @@ class ToolRun:
 
     async def _act(self) -> tuple[str, dict[str, Any]]:
         """Run the call; gives its output and metadata."""
-        ready, dispatcher = self._ready, self._dispatcher
-        action = ready.action
+        ready, action, dispatcher = self._ready, self._ready.action, self._dispatcher
+        if (stub := stub_of(self._origin, ready)) is not None:
+            return result_of(stub)
         if action.place is not Place.DAEMON:
             return await self._work()
         if is_input(self._waits_for):

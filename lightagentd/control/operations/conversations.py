@@ -69,6 +69,7 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
         effects: list[str] | None = None,
         max_steps: int | None = None,
         schema: Any = None,
+        stubs: Any = None,
     ) -> AsyncGenerator[api.TurnEvent, None]:
         """Prompt an agent and stream the turn. Without session the caller's current one with the agent goes
         on, or with new a fresh one begins. The turn goes on when the caller hangs up. With unattended nobody
@@ -82,6 +83,10 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
         the agent's own limit. With schema, a JSON Schema as an object or as its text, the answer is JSON that
         fits it: the event done has it as data, too. The model is asked once more when it does not fit, then
         the turn ends with the error answer_misfit.
+
+        stubs are for assessments: a list of objects with tool, action, args (what the call's arguments have
+        in them), and output or error. A call that one matches runs nowhere, and its result is the stub's.
+        With stubs, even an empty list, a call that none matches runs only if it observes.
         """
         if session:
             caller, _, _ = await self._access.admit_to(caller, Operation.PROMPT, session)
@@ -89,7 +94,9 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
             caller = await self._access.admit(caller, Operation.PROMPT, agent=agent)
         await self._access.check_open(caller)
         self._panic.check()
-        choice = await chosen(model=model, tools=tools, effects=effects, max_steps=max_steps, schema=schema)
+        choice = await chosen(
+            model=model, tools=tools, effects=effects, max_steps=max_steps, schema=schema, stubs=stubs
+        )
         if len(correlation_id) > 256:
             raise InvalidArgument("The correlation id is longer than 256 characters.", field="correlation_id")
         asked = Asked(

@@ -7,6 +7,7 @@ do without `from __future__ import annotations`: the Varlink library reads annot
 
 from lightagentd.api.agents import *
 from lightagentd.api.daemon import *
+from lightagentd.api.evals import *
 from lightagentd.api.flows import *
 from lightagentd.api.history import *
 from lightagentd.api.models import *

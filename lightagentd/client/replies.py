@@ -137,6 +137,21 @@ ShownReply = TypedDict("ShownReply", {"shown": FlowShown})
 OutputReply = TypedDict("OutputReply", {"output": str})
 FlowProgress = TypedDict("FlowProgress", {"run": FlowRun, "steps": list[FlowStep]})
 ProgressReply = TypedDict("ProgressReply", {"progress": FlowProgress | None})
+EvalRun = TypedDict("EvalRun", {"id": str, "name": str, "owner": int, "agent": str, "models": list[str],
+        "cases": int, "times": int, "state": str, "passed": int, "failed": int, "errors": int,
+        "started_us": int, "ended_us": int})
+EvalsRunReply = TypedDict("EvalsRunReply", {"run": EvalRun})
+EvalsRunsReply = TypedDict("EvalsRunsReply", {"runs": list[EvalRun]})
+EvalShown = TypedDict("EvalShown", {"run": EvalRun, "definition": Any})
+EvalsFoundReply = TypedDict("EvalsFoundReply", {"found": EvalShown})
+EvalTrial = TypedDict("EvalTrial", {"number": int, "case": str, "model": str, "state": str, "why": list[str],
+        "code": str, "answer": str, "calls": list[Any], "score": float | None, "reason": str, "session": str,
+        "trace_id": str, "steps": int, "total_tokens": int, "cost": float | None, "duration_ms": int})
+TrialsReply = TypedDict("TrialsReply", {"trials": list[EvalTrial]})
+Rating = TypedDict("Rating", {"trace_id": str, "session": str, "agent": str, "owner": int, "rating": str,
+        "note": str, "time_us": int})
+RatingReply = TypedDict("RatingReply", {"rating": Rating})
+RatingsReply = TypedDict("RatingsReply", {"ratings": list[Rating]})
 PlanTask = TypedDict("PlanTask", {"id": str, "text": str, "check": str, "state": str, "note": str,
         "trace_id": str})
 Plan = TypedDict("Plan", {"session": str, "phase": str, "title": str, "tasks": list[PlanTask],

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from lightagentd.agents import evals
 from lightagentd.agents.flows import records as flows
 from lightagentd.agents.model_calls.metering.ledger import Row
 from lightagentd.agents.planning.plan import Plan
@@ -51,6 +52,8 @@ _READERS: dict[str, Callable[[str, Value], object]] = {
     "flow_runs": lambda key, value: _own_key(key, flows.RunRecord.from_dict(value).session),
     "flow_steps": lambda key, value: _own_key(key, flows.StepRecord.from_dict(value).key),
     "flow_definitions": lambda _, value: flows.flow_in(value),
+    "evals": evals.stored,
+    "ratings": evals.stored_rating,
     "turns": waited,
     "usage": Row.from_dict,
     "memories": lambda key, value: entry_of(value, int(key.partition("/")[0])),

@@ -35,6 +35,7 @@ _BY_SESSION = (
     "mail",
     "flow_runs",
     "flow_steps",
+    "ratings",
 )
 """The states whose entries name the session that they belong to."""
 

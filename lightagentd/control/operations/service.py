@@ -17,6 +17,7 @@ from lightagentd.control.operations.approvals import Approvals
 from lightagentd.control.operations.conversations import Conversations
 from lightagentd.control.operations.declared import Method, Operations, methods_of
 from lightagentd.control.operations.doctor import Doctor
+from lightagentd.control.operations.evals import Evals
 from lightagentd.control.operations.events import Events
 from lightagentd.control.operations.flows import Flows
 from lightagentd.control.operations.history import History
@@ -60,6 +61,7 @@ class Service:
         self.replays = Replays(access, runtime)
         self.triggers = Triggers(access, runtime)
         self.flows = Flows(access, runtime)
+        self.evals = Evals(access, runtime)
         self.plans = Plans(access, shared.plans)
         self.inputs = Inputs(access, shared.asked.inputs, panic)
         self.memory = Memory(access, registry)
@@ -99,6 +101,7 @@ _CLASSES: tuple[type[Operations], ...] = (
     Replays,
     Triggers,
     Flows,
+    Evals,
     Plans,
     Inputs,
     Memory,

@@ -16,6 +16,7 @@ from lightagentd.events.model import FROM_TOOL, Event
 from lightagentd.events.types import (
     agent,
     approval,
+    assessment,
     daemon,
     flow,
     history,
@@ -35,6 +36,7 @@ MODULES: tuple[ModuleType, ...] = (
     tool,
     trigger,
     flow,
+    assessment,
     plan,
     approval,
     input,

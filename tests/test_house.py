@@ -15,7 +15,7 @@ LAYERS = (
     ("events",),
     ("llm", "memory", "policy", "toolkit"),
     ("client", "worker"),
-    ("agents",),
+    ("agents", "assessment"),
     ("unattended",),
     ("doctor",),
     ("control",),
@@ -25,7 +25,7 @@ LAYERS = (
     ("__main__",),
 )
 """The rooms from the lowest to the highest. A module imports from its own room and from lower layers."""
-PROGRAMS = {name: {"daemon"} for name in ("cli", "client", "desktop", "unattended")}
+PROGRAMS = {name: {"daemon"} for name in ("assessment", "cli", "client", "desktop", "unattended")}
 """Programs of their own, and the rooms that they do not load: they talk to the daemon as anybody would."""
 SPAWNING = re.compile(r"\bsubprocess\.\w+\(|create_subprocess_|os\.(?:fork|posix_spawn|exec[lv]\w*)\(")
 SPAWNERS = {

@@ -52,7 +52,8 @@ class Choice:
     schema: dict[str, Any] | None = field(default=None, hash=False)
     """The JSON Schema that the answer has to fit."""
     stubs: tuple[Stub, ...] | None = field(default=None, hash=False)
-    """What calls say that run nowhere; with it, even without any, only what observes runs."""
+    """What calls say that run nowhere; with it, even without any, only what observes runs, and the turn has
+    one model."""
 
     def to_dict(self) -> dict[str, Any]:
         """What was chosen, as it is stored; empty when nothing was."""

@@ -22,12 +22,14 @@ GROUPS = {
     "Ask": "prompt chat event wait cancel sessions messages plan",
     "Decide": "approvals approve deny inputs answer policy undo panic",
     "Look back": "events history trace audit usage",
+    "Assess": "eval rate",
     "Agents and models": "agents kits triggers flows models tools skills memory",
     "Machine": "health changes snapshot status doctor config reload help",
 }
 """The commands, as the help lists them."""
 _IN_ANOTHER = {
     "cancel": "sessions:cancel_session",
+    "eval": "evals:command",
     "approve": "approvals:approve",
     "deny": "approvals:deny",
     "answer": "inputs:answer",

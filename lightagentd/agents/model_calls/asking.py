@@ -67,6 +67,8 @@ class Asking:
             for client in parts.last_resort
             if client not in self._clients and (self._schema is None or client.name != RUNBOOK)
         ]
+        if turn.choice.stubs is not None:  # an assessment is of one model
+            self._clients, self._last_resort = self._clients[:1], []
         self._turn = turn
         self._first_error: ModelError | ContextFull | None = None
         """Why the first model does not answer in this turn."""

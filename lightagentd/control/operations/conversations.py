@@ -86,7 +86,8 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
 
         stubs are for assessments: a list of objects with tool, action, args (what the call's arguments have
         in them), and output or error. A call that one matches runs nowhere, and its result is the stub's.
-        With stubs, even an empty list, a call that none matches runs only if it observes.
+        With stubs, even an empty list, a call that none matches runs only if it observes, and only the first
+        model is asked.
         """
         if session:
             caller, _, _ = await self._access.admit_to(caller, Operation.PROMPT, session)

@@ -23,6 +23,7 @@ A case is complete once it is read: the texts of its files are in it. lightagent
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -32,7 +33,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from lightagentd.config.configuration import parse_toml, read_text
 from lightagentd.config.section import Section
-from lightagentd.config.stubs import MOST_STUBS, Stub, fits
+from lightagentd.config.stubs import MOST_STUBS, PATTERN, Stub, fits
 from lightagentd.errors import ConfigError, NotFound
 from lightagentd.tool import Effect
 
@@ -50,6 +51,18 @@ def _expression(pattern: str) -> str:
     except re.error as err:
         raise ValueError(f"{pattern!r} is not a regular expression: {err}") from None
     return pattern
+
+
+def _check_patterns(wanted: Any) -> None:
+    """Raises ValueError."""
+    if isinstance(wanted, dict):
+        if wanted.keys() == {PATTERN}:
+            _expression(str(wanted[PATTERN]))
+        for one in wanted.values():
+            _check_patterns(one)
+    elif isinstance(wanted, list):
+        for one in wanted:
+            _check_patterns(one)
 
 
 Texts = Annotated[tuple[Annotated[str, Field(min_length=1, max_length=10_000)], ...], Field(max_length=100)]
@@ -85,14 +98,19 @@ class WantedCall(Section):
     tool: str = Field(min_length=1, max_length=100)
     action: str = Field(default="", max_length=100)
     args: dict[str, Any] = Field(default_factory=dict)
-    """What its arguments have in them."""
+    """What its arguments have in them; `{"=~" = EXPRESSION}` stands for a text that matches."""
+
+    @model_validator(mode="after")
+    def _patterns(self) -> Self:
+        _check_patterns(self.args)
+        return self
 
     def is_like(self, tool: str, action: str, args: Any) -> bool:
-        return self.tool == tool and self.action in ("", action) and fits(self.args, args)
+        return self.tool == tool and self.action in ("", action) and fits(self.args, args, patterns=True)
 
     def __str__(self) -> str:
         said = f"{self.tool}.{self.action}" if self.action else self.tool
-        return f"{said} with {self.args}" if self.args else said
+        return f"{said} with {json.dumps(self.args, ensure_ascii=False)}" if self.args else said
 
 
 class Calls(Section):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lightagentd import errors
-from lightagentd.assessment.cases import Answer, Case, Judge
+from lightagentd.assessment.cases import Answer, Case, Judge, WantedCall
 from lightagentd.assessment.transcript import Call, Transcript, cut
 from lightagentd.config.stubs import fits
 from lightagentd.errors import LightagentError
@@ -67,7 +67,9 @@ def says_nothing(code: str) -> bool:
 
 def faults(case: Case, found: Transcript) -> list[str]:
     """What is wrong with a trial, as sentences; nothing when it passes."""
-    return [*_of_answer(case.answer, found), *_of_calls(case, found), *_of_figures(case, found)]
+    of_answer, of_calls = _of_answer(case.answer, found), _of_calls(case, found)
+    first, second = (of_answer, of_calls) if found.code else (of_calls, of_answer)
+    return [*first, *second, *_of_figures(case, found)]
 
 
 def question_for(judge: Judge) -> str:
@@ -141,13 +143,13 @@ def _of_json(wanted: Answer, found: Transcript) -> Iterator[str]:
 def _of_calls(case: Case, found: Transcript) -> Iterator[str]:
     wanted = case.calls
 
-    def is_like(call: Call, one: Any) -> bool:
-        return bool(one.is_like(call.tool, call.action, call.args))
+    def is_like(call: Call, one: WantedCall) -> bool:
+        return one.is_like(call.tool, call.action, call.args)
 
     for one in wanted.must:
         if not any(is_like(call, one) for call in found.calls):
-            made = ", ".join(dict.fromkeys(call.name for call in found.calls)) or "none"
-            yield f"The call {one} was not made; made were: {made}."
+            made = "; ".join(dict.fromkeys(_told(call) for call in found.calls)) or "none"
+            yield f"The call {one} was not made. Made were: {cut(made, 500)}."
     for one in wanted.must_not:
         for call in found.calls:
             if is_like(call, one):

@@ -65,7 +65,8 @@ class Trials:
         finally:
             if found.session and verdict.get("state", PASSED) == PASSED:
                 await self._delete(found.session)
-        return {"number": trial.number, "case": case.name, "model": trial.model, **found.stored(), **verdict}
+        about = {"number": trial.number, "case": case.name, "model": trial.model, "score": None, "reason": ""}
+        return {**about, **found.stored(), **verdict}
 
     async def _ask(self, trial: Trial, found: Transcript) -> None:
         """Have the prompts answered, one after the other, until one is not."""

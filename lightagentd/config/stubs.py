@@ -6,6 +6,7 @@ case asks for.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -14,6 +15,7 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from lightagentd.config.section import Section
 from lightagentd.errors import InvalidArgument, LimitExceeded
 
+PATTERN = "=~"
 MOST_STUBS = 200
 MOST_CHARS = 64 << 10
 """How long the output of a stub is at most, in characters."""
@@ -67,16 +69,23 @@ def stubs_in(value: Any) -> tuple[Stub, ...]:
         ) from None
 
 
-def fits(wanted: Any, given: Any) -> bool:
+def fits(wanted: Any, given: Any, *, patterns: bool = False) -> bool:
     """Whether a value has all that is wanted: of objects the keys that are named, in lists of the same length
-    item by item, and else the same value.
+    item by item, and else the same value. With `patterns`, `{"=~": EXPRESSION}` stands for each text in which
+    the regular expression is found; whoever allows that runs expressions of others.
     """
+    if patterns and isinstance(wanted, dict) and wanted.keys() == {PATTERN}:
+        return isinstance(given, str | int) and re.search(str(wanted[PATTERN]), str(given)) is not None
     if isinstance(wanted, dict):
         return isinstance(given, dict) and all(
-            name in given and fits(one, given[name]) for name, one in wanted.items()
+            name in given and fits(one, given[name], patterns=patterns) for name, one in wanted.items()
         )
     if isinstance(wanted, list):
-        return isinstance(given, list) and len(wanted) == len(given) and all(map(fits, wanted, given))
+        return (
+            isinstance(given, list)
+            and len(wanted) == len(given)
+            and all(fits(one, other, patterns=patterns) for one, other in zip(wanted, given, strict=True))
+        )
     if isinstance(wanted, bool) or isinstance(given, bool):
         return wanted is given
     return bool(wanted == given)

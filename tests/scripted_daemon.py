@@ -423,6 +423,26 @@ def trigger(name: str = "disk", **changes: Any) -> dict[str, Any]:
     ) | dict(changes)
 
 
+def eval_run(id: str, **changes: Any) -> dict[str, Any]:  # noqa: A002 - as it is called
+    return asdict(
+        api.EvalRun(
+            id=id,
+            name="ops",
+            owner=1000,
+            agent="ops",
+            models=["work/a"],
+            cases=72,
+            times=5,
+            state="done",
+            passed=320,
+            failed=40,
+            errors=0,
+            started_us=1_763_768_400_000_000,
+            ended_us=1_763_768_500_000_000,
+        )
+    ) | dict(changes)
+
+
 def kit(name: str = "dba", **changes: Any) -> dict[str, Any]:
     return asdict(
         api.Kit(
@@ -434,6 +454,7 @@ def kit(name: str = "dba", **changes: Any) -> dict[str, Any]:
             tools=["dbstat"],
             agents=["reader"],
             flows=[],
+            evals=[],
             references=[],
             files=9,
             size_bytes=2000,

@@ -118,6 +118,7 @@ class Kit:
     tools: list[str]
     agents: list[str]
     flows: list[str]
+    evals: list[str]
     references: list[str]
     files: int
     size_bytes: int

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 _SEPARATOR = "  "
 _CELL_MIN = 6
 """A column is not made narrower than that."""
-_LONG_ID = re.compile(r"\b((?:apr|call|inp|mem|ses|trace)_[0-9a-f]{8})([0-9a-f]{8})\b")
+_LONG_ID = re.compile(r"\b((?:apr|call|eval|inp|mem|ses|trace)_[0-9a-f]{8})([0-9a-f]{8})\b")
 
 
 class Layout:

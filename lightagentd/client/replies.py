@@ -51,8 +51,9 @@ Skill = TypedDict("Skill", {"name": str, "description": str, "prompts": list[str
         "effect": str, "runbook": bool, "origin": str, "problem": str, "body": str})
 SkillsReply = TypedDict("SkillsReply", {"skills": list[Skill]})
 Kit = TypedDict("Kit", {"name": str, "description": str, "folder": str, "added": bool, "skills": list[str],
-        "tools": list[str], "agents": list[str], "flows": list[str], "references": list[str], "files": int,
-        "size_bytes": int, "problems": list[str], "warnings": list[str]})
+        "tools": list[str], "agents": list[str], "flows": list[str], "evals": list[str],
+        "references": list[str], "files": int, "size_bytes": int, "problems": list[str],
+        "warnings": list[str]})
 KitsReply = TypedDict("KitsReply", {"kits": list[Kit]})
 KitReply = TypedDict("KitReply", {"kit": Kit})
 Session = TypedDict("Session", {"id": str, "agent": str, "owner": int, "title": str, "state": str,

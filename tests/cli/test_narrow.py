@@ -18,6 +18,7 @@ from tests.scripted_daemon import (
     ScriptedDaemon,
     agent,
     approval,
+    eval_run,
     event,
     flow,
     flow_run,
@@ -148,6 +149,11 @@ LISTS: dict[str, tuple[str, dict[str, Any], str]] = {
         "Triggers.List",
         {"triggers": [trigger("certificates-daily", problem=TEXT)]},
         "certificates-daily timer ops active",
+    ),
+    "eval list": (
+        "Evals.List",
+        {"runs": [eval_run("eval_0123456789abcdef", name=TEXT)]},
+        "eval_01234567 ops work/a 72",
     ),
     "skills list": (
         "Skills.List",

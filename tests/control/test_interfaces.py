@@ -27,12 +27,14 @@ WRONG: dict[str, list[object]] = {
     "int": ["7", True, 1.5, [], {}, 1 << 63],
     "float": ["7", True, [], {}],
     "bool": ["true", 1, 0.0, [], {}],
+    "[]string": ["x", 7, {}, [7]],
 }
 NASTY: dict[str, list[object]] = {
     "string": ["", "\0", "x" * 70_000, "../../etc/passwd", "-rf", "ü\n\x1b[2J", "no-such-thing", "💾"],
     "int": [-1, 0, (1 << 63) - 1, -(1 << 63) + 1],
     "float": [-1.0, 0, 1e308],
     "object": [7, "x", [], None, True],
+    "[]string": [[""], ["x", "x"], ["\0"] * 1000],
 }
 
 
@@ -49,7 +51,7 @@ def parameters_by_method() -> dict[str, dict[str, str]]:
 
 def a_call(method: str, parameter: str, value: object) -> dict[str, Any]:
     """Parameters that name nothing, with one of them set to a value."""
-    plain = {"string": "", "int": 1, "float": 1.0, "bool": False, "object": {}}
+    plain = {"string": "", "int": 1, "float": 1.0, "bool": False, "object": {}, "[]string": []}
     given: dict[str, Any] = {
         name: plain[kind] for name, kind in parameters_by_method()[method].items() if not kind.startswith("?")
     }

@@ -4,7 +4,8 @@
     skills/NAME/         skills, as in the folders that all agents share
     tools/NAME.py        tools, which only this agent's workers load
     agents/NAME/         members: agents with folders of the same kind, but without agents of their own
-    flows/, references/  files that are carried along
+    flows/, evals/       flows, and cases of assessments
+    references/          files that are carried along
 
 Nothing here stays open. An agent's folder with none of these is no kit, and nothing of it is looked at.
 """
@@ -23,7 +24,8 @@ from lightagentd.host.users import called
 from lightagentd.text.reason import reason
 
 SKILLS, TOOLS, AGENTS = "skills", "tools", "agents"
-PARTS = (SKILLS, TOOLS, AGENTS, "flows", "references")
+_CARRIED = ("flows", "evals", "references")
+PARTS = (SKILLS, TOOLS, AGENTS, *_CARRIED)
 MOST_ENTRIES = 10_000
 """How many files and folders a kit may have; one that is added at run time also has the limits of the
 configuration."""
@@ -37,6 +39,7 @@ class KitFolder:
     tools: tuple[str, ...]
     agents: tuple[str, ...]
     flows: tuple[str, ...]
+    evals: tuple[str, ...]
     references: tuple[str, ...]
     files: int
     size_bytes: int
@@ -51,13 +54,12 @@ def look(folder: Path) -> KitFolder:
     """The names of what a folder holds. Raises ConfigError, which names the file, as `check_owned` does."""
     found = list(_entries(folder))
     files = [(path, info) for path, info in found if stat.S_ISREG(info.st_mode)]
-    names = {part: _files_of(part, folder, [path for path, _ in files]) for part in ("flows", "references")}
+    names = {part: _files_of(part, folder, [path for path, _ in files]) for part in _CARRIED}
     return KitFolder(
         skills=folders_in(folder / SKILLS),
         tools=tuple(path.stem for path in tool_files(folder)),
         agents=folders_in(folder / AGENTS),
-        flows=names["flows"],
-        references=names["references"],
+        **names,
         files=len(files),
         size_bytes=sum(info.st_size for _, info in files),
     )

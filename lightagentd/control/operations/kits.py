@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Kits(Operations, interface="org.lightagent1.Kits"):
-    """Agents with skills, tools, agents, flows and references of their own."""
+    """Agents with skills, tools, agents, flows, evals and references of their own."""
 
     def __init__(self, access: Access, runtime: Runtime, managing: asyncio.Lock) -> None:
         """`managing` is held while agents are made, removed, started, stopped or read again."""
@@ -110,7 +110,9 @@ class Kits(Operations, interface="org.lightagent1.Kits"):
 
 
 def _shown(found: Checked, folder: str, *, added: bool, problems: list[str]) -> api.Kit:
-    nothing = KitFolder(skills=(), tools=(), agents=(), flows=(), references=(), files=0, size_bytes=0)
+    nothing = KitFolder(
+        skills=(), tools=(), agents=(), flows=(), evals=(), references=(), files=0, size_bytes=0
+    )
     contents, definition = found.contents or nothing, found.definitions.agents.get(found.name)
     return api.Kit(
         name=found.name,
@@ -121,6 +123,7 @@ def _shown(found: Checked, folder: str, *, added: bool, problems: list[str]) -> 
         tools=list(contents.tools),
         agents=list(contents.agents),
         flows=list(contents.flows),
+        evals=list(contents.evals),
         references=list(contents.references),
         files=contents.files,
         size_bytes=contents.size_bytes,

@@ -208,7 +208,11 @@ def list_runs(settings: Settings, limit: int) -> None:
     }
     none = "There are no runs. To begin one: lactl eval run FOLDER --agent NAME"
     listing(
-        settings, settings.call("Evals.List", limit=limit), columns, spare=("NAME", "N", "TIME"), empty=none
+        settings,
+        settings.call("Evals.List", limit=limit),
+        columns,
+        spare=("NAME", "N", "TIME", "ERRORS"),
+        empty=none,
     )
 
 

@@ -20,7 +20,7 @@ from lightagentd.agents.builtin import BuiltinContext
 from lightagentd.agents.builtin.human import answer_result
 from lightagentd.agents.tool_calls.asking import answer_to, asks, taken
 from lightagentd.agents.tool_calls.at_once import ALONE, ASKING, WAITING, Order
-from lightagentd.agents.tool_calls.calls import Ready, parse_call, resumed, unread, whole
+from lightagentd.agents.tool_calls.calls import Ready, checked_here, parse_call, resumed, unread, whole
 from lightagentd.agents.tool_calls.deciding import grounds
 from lightagentd.agents.tool_calls.dispatcher import Dispatcher
 from lightagentd.agents.tool_calls.origin import Origin, host_of
@@ -33,7 +33,7 @@ from lightagentd.agents.tool_calls.results import (
     message_event,
     no_remark,
 )
-from lightagentd.agents.tool_calls.stubs import checked_here, decide, result_of, stub_of
+from lightagentd.agents.tool_calls.stubs import decide, effect_of_check, result_of, stub_of
 from lightagentd.agents.tool_calls.working import ask_for, check_answered, check_whole, work
 from lightagentd.api import turn_events
 from lightagentd.errors import (
@@ -231,8 +231,7 @@ class ToolRun:
             if self._decide().decision is not Decision.DENY:
                 raise PolicyDenied(f"The agent {agent.name} does not have the effect {effect}.")
             return
-        checked = checked_here(self._dispatcher, self._origin, self._ready)
-        args = whole(checked or await self._ask_worker(preview=False), self._ready)
+        args = whole(checked_here(self._ready) or await self._ask_worker(preview=False), self._ready)
         host = host_of(args.get(action.host)) if action.host else ""
         self._ready = replace(self._ready, args=args, effect=action.effect_of(args), host=host)
         self._what |= self._ready.what
@@ -243,7 +242,7 @@ class ToolRun:
             return self._dispatcher.builtins.check(ready.action.tool, ready.action.name, ready.args)
         return await self._dispatcher.pool.check(
             origin.agent.name,
-            ready.effect,
+            effect_of_check(origin, ready),
             ready.action.tool,
             ready.action.name,
             ready.args,

@@ -10,18 +10,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pydantic import ValidationError
-
 from lightagentd.agents.definition import SEARCH
-from lightagentd.agents.tool_calls import calls, deciding
-from lightagentd.agents.tool_calls.calls import Ready
+from lightagentd.agents.tool_calls import deciding
+from lightagentd.agents.tool_calls.calls import MAX_DEPTH, Ready
 from lightagentd.agents.tool_calls.dispatcher import Dispatcher
 from lightagentd.agents.tool_calls.origin import Origin
 from lightagentd.config.stubs import Stub
-from lightagentd.errors import InvalidArgument, PolicyDenied, ToolError
+from lightagentd.errors import PolicyDenied, ToolError
 from lightagentd.policy.decide import PERSON, Decision, Ruling
+from lightagentd.text.strict_json import BadJson, decoded
 from lightagentd.tool import Effect, Place
-from lightagentd.worker.lanes import Checked
 
 RULE = "stub"
 NO_STUB = "no-stub"
@@ -29,11 +27,23 @@ _READING = frozenset({SEARCH, ("memory", "recall"), ("plan", "show"), ("agent", 
 
 
 def stub_of(origin: Origin, ready: Ready) -> Stub | None:
-    """The stub that matches a call."""
-    action = ready.action
-    return next(
-        (one for one in _stubs(origin) or () if one.matches(action.tool, action.name, ready.args)), None
-    )
+    """The stub that matches a call, by its arguments as the model wrote them or as the check left them: some
+    tools write a unit's name in full.
+    """
+    stubs = _stubs(origin)
+    if not stubs:
+        return None
+    tool, action = ready.action.tool, ready.action.name
+    given = (ready.args, _written(ready))
+    return next((one for one in stubs if any(one.matches(tool, action, args) for args in given)), None)
+
+
+def _written(ready: Ready) -> dict[str, Any]:
+    try:
+        found = decoded(ready.call.arguments or "{}", depth=MAX_DEPTH)
+    except BadJson:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def result_of(stub: Stub) -> tuple[str, dict[str, Any]]:
@@ -43,24 +53,11 @@ def result_of(stub: Stub) -> tuple[str, dict[str, Any]]:
     return stub.output or "", {"stub": True}
 
 
-def checked_here(dispatcher: Dispatcher, origin: Origin, ready: Ready) -> Checked | None:
-    """As `calls.checked_here`; a change that a stub matches takes no worker, which the agent may not have.
-
-    Raises InvalidArgument for invalid arguments of such a change.
+def effect_of_check(origin: Origin, ready: Ready) -> Effect:
+    """With which effect a worker checks the arguments of a call: one for change may not be there, and a call
+    that a stub matches needs none.
     """
-    checked = calls.checked_here(ready)
-    if checked is not None or ready.effect is not Effect.CHANGE or stub_of(origin, ready) is None:
-        return checked
-    if dispatcher.pool.has_change(origin.agent.name):
-        return None
-    if ready.action.check is not None:
-        try:
-            ready.action.check(ready.args)
-        except ValidationError as err:
-            said = err.errors(include_url=False, include_input=False)[0]
-            where = ".".join(map(str, said["loc"]))
-            raise InvalidArgument(f"{ready.action.function}: {where}: {said['msg']}.", field=where) from None
-    return Checked(args=ready.args)
+    return ready.effect if stub_of(origin, ready) is None else Effect.OBSERVE
 
 
 def decide(dispatcher: Dispatcher, origin: Origin, ready: Ready) -> Ruling:

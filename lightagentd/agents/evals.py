@@ -122,8 +122,9 @@ class Evals:
         return made
 
     async def add(self, run: str, trial: dict[str, Any]) -> None:
-        """Store a trial. Raises NotFound, Conflict for one that is there, InvalidArgument for a number that
-        the run does not have, MessageTooLarge, StorageError.
+        """Store a trial, in place of one that said nothing about the agent. Raises NotFound, Conflict for one
+        that passed or failed already, InvalidArgument for a number that the run does not have,
+        MessageTooLarge, StorageError.
         """
         number = trial["number"]
         if len(dump_json(trial)) > MOST_TRIAL_BYTES:
@@ -132,9 +133,12 @@ class Evals:
             record, key = self.record(run), f"trial/{run}/{number:06d}"
             if number >= record.trials:
                 raise InvalidArgument(f"The run {run} has no trial {number}.", field="trial")
-            if key in self._history.queries.state(STATE, key):
+            before = self._history.queries.state(STATE, key).get(key)
+            if before is not None and before["state"] in (PASSED, FAILED):
                 raise Conflict(f"The trial {number} of {run} is stored already.")
             counted = replace(record.counting(trial["state"]), state=RUNNING, ended_us=0)
+            if before is not None:
+                counted = replace(counted, errors=counted.errors - 1)
             message = f"{trial['case']} with {trial['model']}: {trial['state']}."
             about = {name: trial[name] for name in ("case", "model", "number", "state")}
             event = EvalTrial(message=message, run=run, **about)

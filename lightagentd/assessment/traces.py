@@ -50,7 +50,7 @@ def case_of(trace_id: str, events: Iterable[Mapping[str, Any]], note: str = "") 
             *_call(tool, action, args),
             f"output = {toml(cut(output, MOST_CHARS - 100))}",
         ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines).encode("utf-8", "replace").decode() + "\n"
 
 
 def toml(value: Any) -> str:
@@ -81,7 +81,9 @@ def _question(prompt: Mapping[str, Any]) -> tuple[str, str]:
 def _calls(
     messages: Sequence[Mapping[str, Any]], intents: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, str, dict[str, Any], str]]:
-    """Tool, action, arguments as the model gave them, and result of each call that ran, in order."""
+    """Tool, action, the arguments that the model gave, as they were checked, and the result of each call that
+    ran, in order.
+    """
     asked = {call["id"]: call for m in messages for call in m.get("tool_calls") or ()}
     left = list(intents)
     for message in messages:
@@ -92,10 +94,14 @@ def _calls(
             args = json.loads(call["arguments"] or "{}")
         except ValueError:
             continue
-        own = next((i for i in left if i.get("function") == call["name"] and fits(args, i.get("args"))), None)
-        if own is not None:
-            left.remove(own)
-            yield own["tool"], own["action"], args, message["content"]
+        alike = [one for one in left if one.get("function") == call["name"]]
+        own = next((one for one in alike if fits(args, one.get("args"))), alike[0] if alike else None)
+        if own is None or not isinstance(args, dict):
+            continue
+        left.remove(own)
+        checked = own.get("args") or {}
+        kept = {name: checked.get(name, value) for name, value in args.items()}
+        yield own["tool"], own["action"], kept, message["content"]
 
 
 def _call(tool: str, action: str, args: dict[str, Any]) -> list[str]:

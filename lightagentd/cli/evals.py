@@ -99,7 +99,8 @@ def run(
     of trials that pass) and pass^n (the share of cases whose trials all pass), both with 95 % intervals, what
     it used, and the flaky cases, whose trials differ.
 
-    Trials are stored as they end. After Ctrl-C or a crash, --resume RUN goes on with those that are missing.
+    Trials are stored as they end. After Ctrl-C or a crash, --resume RUN goes on with those that are missing,
+    and asks those again that say nothing about the agent.
     The exit status is 82 unless all trials passed.
     """
     from lightagentd.assessment import runner
@@ -109,7 +110,8 @@ def run(
     connect = _connect(settings)
     if resume is not None:
         run_id = _whole(settings, resume)
-        found, plan, trials = asyncio.run(runner.stored(connect, run_id))
+        found, plan, stored = asyncio.run(runner.stored(connect, run_id))
+        trials = [one for one in stored if one["state"] in ("passed", "failed")]
         if found["owner"] != os.geteuid():
             raise PermissionDenied(
                 f"The run {run_id} is somebody else's, and its check commands would run as you.",
@@ -117,7 +119,7 @@ def run(
             )
     else:
         plan = _plan(str(cases), str(agent), models, times, only, name)
-        found, trials = asyncio.run(runner.begin(connect, plan)), []
+        found, trials = asyncio.run(runner.begin(connect, plan)), Trials()
         plan = replace(plan, models=tuple(found["models"]))
     found = _go_on(connect, found, plan, trials, at_once)
     _report(settings, found, trials, **outputs)

@@ -3,6 +3,7 @@
 # make test    set everything up, and pass all tests (lint and types too)
 # make check   lint, types, and the tests of what changed since main: two minutes at most
 # make coverage   pass the tests that need no container, and print the code that none executes
+# make assessment  assess the agent ops with the built-in model, and write docs/assessment.md
 # make bench   the figures of docs/figures.md
 # make stats   the figures of the code: files, lines, circles, large classes, tests
 # make recording  docs/first-prompt.svg anew, from a real run
@@ -14,7 +15,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo shell test check coverage lint bench stats recording deb rpm lock generate setup setup-build setup-test clean
+.PHONY: demo shell test check coverage lint bench assessment stats recording deb rpm lock generate setup setup-build setup-test clean
 
 demo: setup
 	@packaging/checkout/demo.sh
@@ -54,6 +55,9 @@ generate: setup
 
 bench: setup
 	$(if $(RECORD),RECORD=1) $(BIN)/python -m tests.bench $(if $(WHERE),--where=$(WHERE)) $(BENCH)
+
+assessment: setup
+	PYTHONPATH=. $(BIN)/python packaging/checkout/assessment.py $(TIMES)
 
 stats: setup-test
 	$(BIN)/python -m tests.house

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lightagentd.assessment.statistics import Difference, Share, difference, median
+from lightagentd.assessment.statistics import Difference, Share, difference, median, together
 from lightagentd.assessment.trial import FAILED, PASSED
 
 Trials = Sequence[Mapping[str, Any]]
@@ -54,7 +54,7 @@ class OfModel:
     @property
     def pass_1(self) -> Share:
         """Of the trials that were judged, those that passed."""
-        return _share(self.trials)
+        return together([one.share for one in self.cases])
 
     @property
     def pass_all(self) -> Share:
@@ -164,7 +164,7 @@ def compared(before: OfModel, after: OfModel) -> tuple[Compared, list[Compared]]
         _compared(name, first.get(name, nothing), second.get(name, nothing)) for name in {**first, **second}
     ]
     both = [one for one in cases if one.difference is not None]
-    whole = _compared("all", _sum(one.before for one in both), _sum(one.after for one in both))
+    whole = _compared("all", together([one.before for one in both]), together([one.after for one in both]))
     return whole, cases
 
 
@@ -176,11 +176,6 @@ def share_dict(share: Share) -> dict[str, Any]:
 
 def _compared(case: str, before: Share, after: Share) -> Compared:
     return Compared(case=case, before=before, after=after, difference=difference(before, after))
-
-
-def _sum(shares: Iterable[Share]) -> Share:
-    found = list(shares)
-    return Share(sum(one.passed for one in found), sum(one.of for one in found))
 
 
 def _share(trials: Trials) -> Share:

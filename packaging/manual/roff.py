@@ -32,6 +32,7 @@ OWN_PAGES = (
     "lightagentd(8)",
     "lightagentd.toml(5)",
     "lightagent-agent(5)",
+    "lightagent-eval(5)",
     "lightagent-flow(5)",
     "lightagent-policy(5)",
     "lightagent-skill(5)",

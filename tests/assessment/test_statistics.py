@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightagentd.assessment.statistics import Share, difference, median, wilson
+from lightagentd.assessment.statistics import Share, difference, median, together, wilson
 
 
 @pytest.mark.parametrize(
@@ -59,3 +59,15 @@ def test_a_difference_says_whether_it_is_sure() -> None:
 
 def test_the_median_is_the_middle() -> None:
     assert [median(one) for one in ([], [3.0], [9, 1, 5], [4, 1, 2, 9])] == [None, 3.0, 5, 3.0]
+
+
+def test_trials_of_one_case_are_worth_less_than_as_many_cases() -> None:
+    clones = together([Share(5, 5)] * 8 + [Share(0, 5)] * 2)
+    assert (clones.passed, clones.of, clones.worth) == (40, 50, 10)
+    assert clones.interval == Share(8, 10).interval
+    assert together([Share(5, 5)] * 10).interval == Share(10, 10).interval
+    assert together([Share(4, 5)] * 10).interval == Share(40, 50).interval
+    varying = together([Share(passed, 5) for passed in (3, 5, 4, 4, 5, 3, 4, 5, 3, 4)])
+    assert varying.interval == Share(40, 50).interval
+    assert together([Share(3, 5), Share(0, 0)]).interval == Share(3, 5).interval
+    assert together([]).value is None

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lightagentd.agents.definition import AgentFrontMatter, AgentLimits, load_definition
+from lightagentd.assessment.cases import read_cases
 from lightagentd.config.flows.checking import check_flow, read_flow
 from lightagentd.config.flows.conditions import Condition
 from lightagentd.config.flows.definition import Flow, FlowInput, Step
@@ -56,6 +57,8 @@ def test_every_example_loads_as_what_it_is() -> None:
     for flow in files("flows/*.toml"):
         checked = read_flow(flow)
         assert (checked.faults, checked.warnings) == ((), ())
+    for cases in files("evals/*.toml"):
+        assert read_cases(cases)
     agents = [load_definition(path) for path in files("agent/*/AGENT.md")]
     assert {one.name for one in agents} >= {one.rule.agent[0] for one in rules if one.rule.agent} - {"ops"}
     skills = [load_skill(path.parent) for path in files("skills/*/SKILL.md")]

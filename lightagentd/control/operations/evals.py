@@ -16,7 +16,7 @@ from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access, sees
 from lightagentd.control.operations.declared import Operations, method
 from lightagentd.control.presentation import shown
-from lightagentd.errors import InvalidArgument, NotFound, PermissionDenied
+from lightagentd.errors import InvalidArgument, NotFound, PermissionDenied, SessionNotFound
 from lightagentd.events.filter import Filter
 from lightagentd.policy.operation import Operation
 
@@ -131,7 +131,10 @@ class Evals(Operations, interface="org.lightagent1.Evals"):
         if len(note) > _MOST_NOTE:
             raise InvalidArgument(f"A note has {_MOST_NOTE} characters at most.", field="note")
         session = await asyncio.to_thread(self._session_of, trace_id)
-        caller, _, found = await self._access.admit_to(caller, Operation.PROMPT, session)
+        try:
+            caller, _, found = await self._access.admit_to(caller, Operation.PROMPT, session)
+        except SessionNotFound:
+            raise _no_turn(trace_id) from None
         with found.context():
             return api.Rating(**await self._evals.rate(trace_id, caller.uid, rating, note))
 
@@ -144,16 +147,10 @@ class Evals(Operations, interface="org.lightagent1.Evals"):
         return [api.Rating(**one) for one in reversed(found) if one["agent"] in agents][: max(1, limit)]
 
     def _session_of(self, trace_id: str) -> str:
-        """The session of a turn. Raises NotFound."""
+        """The session of a turn; empty where there is none."""
         wanted = Filter(topic="agent.prompt", trace=trace_id)
         found = self._history.queries.newest(wanted, 1) if trace_id else []
-        if not found or not found[0].session:
-            raise NotFound(
-                f"There is no turn {trace_id[:60]!r}.",
-                field="trace_id",
-                suggestion="See: lactl events --topic agent.prompt",
-            )
-        return found[0].session
+        return found[0].session if found else ""
 
     def _check(self, models: list[str], cases: int, times: int) -> None:
         """Raises InvalidArgument."""
@@ -184,6 +181,12 @@ class Evals(Operations, interface="org.lightagent1.Evals"):
             return record.agent, record
 
         return (await self._access.admit_to_own(caller, Operation.INSPECT, find))[1]
+
+
+def _no_turn(trace_id: str) -> NotFound:
+    return NotFound(
+        f"There is no turn {trace_id[:60]!r}.", field="trace_id", suggestion="See: lactl trace list"
+    )
 
 
 def _shown(record: evals.EvalRecord) -> api.EvalRun:

@@ -37,6 +37,9 @@ class EvalEnded(Reported, topic="assessment.run", type="ended"):
 class EvalTrial(Reported, topic="assessment.trial", type="trial"):
     """One trial of a case with a model was judged."""
 
+    catalog = """A trial of an assessment was judged
+    The agent @AGENT@ answered a case once, and the message says whether that passed. The run goes on.
+    > What was wrong, and what it called: lactl eval list, then lactl eval show RUN"""
     message: Text
     run: Text
     case: Text

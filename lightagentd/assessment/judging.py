@@ -35,6 +35,7 @@ _SAYS_NOTHING = (
     errors.QueueFull,
     errors.AgentNotRunning,
 )
+_OWN_BUDGETS = ("budgets.turn.", "budgets.session.")
 _MOST_SHOWN = 200
 SCHEMA = {
     "type": "object",
@@ -55,9 +56,13 @@ assistant made and its answer stand in the blocks below. Judge by this rubric al
 Give a score from 0 (nothing of the rubric holds) to 1 (all of it holds), with your reason."""
 
 
-def ends_run(code: str) -> bool:
-    """Whether an error would end every other trial as well: nothing is judged, and the run is left."""
-    return issubclass(_class_of(code), _ENDS_RUN)
+def ends_run(found: Transcript) -> bool:
+    """Whether what ended a turn would end every other trial as well: nothing is judged, and the run is left.
+    A budget of one turn or session is for the agent to keep.
+    """
+    return issubclass(_class_of(found.code), _ENDS_RUN) and not any(
+        scope in found.suggestion for scope in _OWN_BUDGETS
+    )
 
 
 def says_nothing(code: str) -> bool:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from lightagentd.assessment.cases import Case, stored_cases
-from lightagentd.assessment.trial import Connect, Trial, Trials
+from lightagentd.assessment.daemon import Connect, call
+from lightagentd.assessment.trial import Trial, Trials
 from lightagentd.errors import InvalidArgument, LightagentError, ToolNotFound
 
 AT_ONCE = 4
@@ -103,8 +104,7 @@ async def go_on(
     async def one_by_one() -> None:
         for trial in waiting:
             found = await trials.run(trial)
-            async with connect() as client:
-                await client.call("Evals.Record", run=run, trial=found)
+            await call(connect, "Evals.Record", run=run, trial=found)
             tell(found)
 
     tasks = [asyncio.create_task(one_by_one()) for _ in range(max(1, min(at_once, MOST_AT_ONCE)))]
@@ -123,9 +123,8 @@ async def go_on(
 async def _end(connect: Connect, run: str) -> dict[str, Any] | None:
     """Tell the daemon that nobody runs it now; None when it cannot be told."""
     try:
-        async with connect() as client:
-            found: dict[str, Any] = (await client.call("Evals.End", run=run))["run"]
-            return found
+        found: dict[str, Any] = (await call(connect, "Evals.End", run=run))["run"]
+        return found
     except LightagentError:
         return None
 

@@ -48,6 +48,7 @@ class Transcript:
     data: Any = None
     code: str = ""
     message: str = ""
+    suggestion: str = ""
     calls: list[Call] = field(default_factory=list)
     steps: int = 0
     total_tokens: int = 0
@@ -78,7 +79,7 @@ class Transcript:
         self.duration_ms += event["duration_ms"]
         if event["type"] == turn_events.Failed.type:
             self.answer, self.data = "", None
-            self.code, self.message = event["code"], event["message"]
+            self.code, self.message, self.suggestion = event["code"], event["message"], event["suggestion"]
         else:
             self.answer, self.data, self.code, self.message = event["text"], event.get("data"), "", ""
 

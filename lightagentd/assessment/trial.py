@@ -1,19 +1,19 @@
 """One trial: a session of its own, the prompts of the case, the verdict, and the session goes again.
 
-The session of a trial that did not pass stays, so that it can be looked at; its transcript is stored with the
-trial either way.
+The session of a trial that did not pass stays, so that it can be looked at, of the first of a run; its
+transcript is stored with the trial either way.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lightagentd.assessment.cases import Case, Judge
+from lightagentd.assessment.daemon import Connect, call, patiently
 from lightagentd.assessment.judging import (
     SCHEMA,
     blocks_for,
@@ -24,17 +24,15 @@ from lightagentd.assessment.judging import (
     verdict_in,
 )
 from lightagentd.assessment.transcript import Transcript, cut
-from lightagentd.client.aio import AsyncClient
 from lightagentd.errors import ToolError, from_dict
 from lightagentd.host.process import run as run_process
 
 PASSED, FAILED, JUDGE_FAILED, ERROR = "passed", "failed", "judge_failed", "error"
+MOST_KEPT = 20
 _MOST_WHY = 50
 _MOST_WHY_CHARS = 1000
 _TURN_S = 3600.0
 """How long a turn may take where the case does not say it."""
-
-Connect = Callable[[], AsyncClient]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +49,7 @@ class Trials:
 
     def __init__(self, connect: Connect, agent: str, folder: Path) -> None:
         self._connect, self._agent, self._folder = connect, agent, folder
+        self._kept = 0
 
     async def run(self, trial: Trial) -> dict[str, Any]:
         """Run and judge one trial; gives it as it is stored.
@@ -63,8 +62,10 @@ class Trials:
             await self._ask(trial, found)
             verdict = await self._judged(case, found)
         finally:
-            if found.session and verdict.get("state", PASSED) == PASSED:
+            if found.session and (verdict.get("state", PASSED) == PASSED or self._kept >= MOST_KEPT):
                 await self._delete(found.session)
+            elif found.session:
+                self._kept += 1
         about = {"number": trial.number, "case": case.name, "model": trial.model, "score": None, "reason": ""}
         return {**about, **found.stored(), **verdict}
 
@@ -87,22 +88,23 @@ class Trials:
                 async with asyncio.timeout(left_s + 1):
                     await self._turn(found, parameters)
             except TimeoutError:
-                async with self._connect() as client:
-                    await client.call("Sessions.Cancel", session=found.session)
+                await call(self._connect, "Sessions.Cancel", session=found.session)
                 found.code, found.message = "timeout", f"It was cancelled after {left_s:g} seconds."
                 found.duration_ms += round(1000 * (left_s + 1))
-            if ends_run(found.code):
-                raise from_dict({"code": found.code, "message": found.message})
+            _check_goes_on(found)
             if found.code:
                 return
 
     async def _turn(self, found: Transcript, parameters: dict[str, Any]) -> None:
-        async with (
-            self._connect() as client,
-            aclosing(client.stream("Sessions.Prompt", unattended=True, **parameters)) as replies,
-        ):
-            async for reply in replies:
-                found.take(reply["event"])
+        async def once() -> None:
+            async with (
+                self._connect() as client,
+                aclosing(client.stream("Sessions.Prompt", unattended=True, **parameters)) as replies,
+            ):
+                async for reply in replies:
+                    found.take(reply["event"])
+
+        await patiently(once)
 
     async def _judged(self, case: Case, found: Transcript) -> dict[str, Any]:
         """The verdict on a trial: its state, why, and what a judge said."""
@@ -151,8 +153,7 @@ class Trials:
         finally:
             if said.session:
                 await self._delete(said.session)
-        if ends_run(said.code):
-            raise from_dict({"code": said.code, "message": said.message})
+        _check_goes_on(said)
         found.total_tokens += said.total_tokens
         found.cost = None if found.cost is None or said.cost is None else found.cost + said.cost
         verdict = verdict_in(said.data)
@@ -165,5 +166,11 @@ class Trials:
         return {"state": PASSED if passed else FAILED, "why": said_why, "score": score, "reason": reason}
 
     async def _delete(self, session: str) -> None:
-        async with self._connect() as client:
-            await client.call("Sessions.Delete", session=session, confirmed=True)
+        await call(self._connect, "Sessions.Delete", session=session, confirmed=True)
+
+
+def _check_goes_on(found: Transcript) -> None:
+    """Raises the error that ended a turn, if it would end every other one."""
+    if ends_run(found):
+        about = {"code": found.code, "message": found.message, "suggestion": found.suggestion}
+        raise from_dict(about)

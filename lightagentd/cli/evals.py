@@ -18,16 +18,16 @@ from lightagentd.cli.help import TRIALS_FAILED
 from lightagentd.cli.options import Group, Settings, agent_names, files, model_names, names_of
 from lightagentd.cli.output import Columns, as_json, cell, listing, print_json, say, table, told, warn
 from lightagentd.cli.short_id import only_one
-from lightagentd.cli.terminal import is_dumb
+from lightagentd.cli.terminal import is_dumb, is_terminal
 from lightagentd.cli.trace_name import trace_ids, whole_trace
 from lightagentd.cli.when import moment
 from lightagentd.cli.whole_file import new_file
 from lightagentd.errors import InvalidArgument, LightagentError, NotFound, PermissionDenied
 
 if TYPE_CHECKING:
+    from lightagentd.assessment.daemon import Connect
     from lightagentd.assessment.figures import Compared, OfModel
     from lightagentd.assessment.runner import Plan
-    from lightagentd.assessment.trial import Connect
 
 run_ids = names_of("Evals.List", "id")
 _BAR = 30
@@ -97,7 +97,7 @@ def run(
     The columns: case, model, how many trials passed (+ those that say nothing about the agent, such as those
     whose model did not answer), median time, what was wrong. The line 'all' of a model has pass@1 (the share
     of trials that pass) and pass^n (the share of cases whose trials all pass), both with 95 % intervals, what
-    it used, and the flaky cases, whose trials differ.
+    it used, and the flaky cases, whose trials differ; on a terminal it stands below as a sentence.
 
     Trials are stored as they end. After Ctrl-C or a crash, --resume RUN goes on with those that are missing,
     and asks those again that say nothing about the agent.
@@ -356,8 +356,13 @@ def _report(
         print_json({"run": found, "models": [one.to_dict() for one in models], "trials": trials})
         return
     headings = ("CASE", "MODEL", "PASSED", "MEDIAN", "WHAT IS WRONG")
-    rows = [row for one in models for row in (*_case_rows(one), _model_row(one))]
-    table(headings, rows)
+    shown = is_terminal()  # where the line of a model would be cut
+    table(
+        headings, (row for one in models for row in (*_case_rows(one), *([] if shown else [_model_row(one)])))
+    )
+    for one in models if shown else ():
+        _, name, share, median, said = _model_row(one)
+        say(f"{name}: {share} passed; {said}; median {median}.")
     say(f"The run is {found['id']}, {found['state']}. To look at it again: lactl eval show {found['id']}")
 
 

@@ -75,10 +75,14 @@ def test_errors_are_told_apart() -> None:
         *(True, True),
         *(False, False, False),
     ]
-    assert [ends_run(one) for one in ("budget_exceeded", "model_quota_exceeded", "step_limit", "")] == [
-        *(True, True),
-        *(False, False),
-    ]
+    for code, suggestion, ends in (
+        ("budget_exceeded", "raise budgets.owner_day.tokens", True),
+        ("budget_exceeded", "raise budgets.turn.steps", False),
+        ("model_quota_exceeded", "", True),
+        ("step_limit", "", False),
+        ("", "", False),
+    ):
+        assert ends_run(Transcript(code=code, suggestion=suggestion)) is ends, code
 
 
 @pytest.mark.parametrize(

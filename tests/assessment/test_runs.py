@@ -207,7 +207,7 @@ async def test_two_runs_are_compared(assessed: DaemonProcess, tmp_path: Path) ->
         runs.append((await as_json(assessed, "eval", "run", str(path), *options))["run"]["id"])
     ((said),) = await as_json(assessed, "eval", "compare", *runs)
     verdicts = {one["case"]: (one["verdict"], one["sure"]) for one in [*said["cases"], said["all"]]}
-    assert verdicts == {"one": ("worse", True), "two": ("the same", False), "all": ("worse", True)}
+    assert verdicts == {"one": ("worse", True), "two": ("the same", False), "all": ("worse, not sure", False)}
     shown = (await lactl(assessed, "eval", "compare", f"{runs[1]}:openai/x", runs[0])).stdout
     assert "one\topenai/x\t0/8\t8/8\t+1.00 (+0.54 to +1.00)\tbetter" in shown
     assert (await lactl(assessed, "eval", "compare", runs[0], f"{runs[1]}:nosuch")).returncode == 66
@@ -265,6 +265,29 @@ async def test_a_run_whose_client_was_killed_goes_on(assessed: DaemonProcess, tm
     assert f"Go on with: lactl eval run --resume {run}" in said.decode()
     shown = await as_json(assessed, "eval", "show", run)
     assert (shown["run"]["state"], [one["number"] for one in shown["trials"]]) == ("left", [0, 1, 2, 3, 4, 5])
+
+
+async def test_a_budget_that_is_used_up_leaves_the_run_to_go_on(paths: Paths, tmp_path: Path) -> None:
+    async with ScriptedModel(Model()) as model:
+        define(paths, model)
+        config = write(paths.config / "lightagentd.toml", "[budgets.owner]\nsteps = 3\n")
+        daemon = DaemonProcess(paths)
+        try:
+            await asyncio.to_thread(daemon.start)
+            cases = write(tmp_path / "cases.toml", "".join(case(f"c{n}", ANSWER) for n in range(5)))
+            done = await lactl(daemon, "eval", "run", str(cases), "--agent", "test", "--at-once", "1")
+            assert (done.returncode, "This user's budget is used up" in done.stderr) == (79, True), (
+                done.stderr
+            )
+            (run,) = await as_json(daemon, "eval", "list")
+            assert (run["state"], run["passed"]) == ("left", 3)
+            config.unlink()
+            await lactl(daemon, "reload")
+            again = await lactl(daemon, "eval", "run", "--resume", run["id"], "--json")
+            assert again.returncode == 0, again.stderr
+            assert [one["number"] for one in json.loads(again.stdout)["trials"]] == [0, 1, 2, 3, 4]
+        finally:
+            await asyncio.to_thread(daemon.close)
 
 
 async def test_bad_input_is_an_error_before_anything_runs(assessed: DaemonProcess, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from lightagentd.agents.tool_calls.results import (
     message_event,
     no_remark,
 )
-from lightagentd.agents.tool_calls.stubs import decide, effect_of_check, result_of, stub_of
+from lightagentd.agents.tool_calls.stubs import decide, result_of, stub_of
 from lightagentd.agents.tool_calls.working import ask_for, check_answered, check_whole, work
 from lightagentd.api import turn_events
 from lightagentd.errors import (
@@ -242,7 +242,7 @@ class ToolRun:
             return self._dispatcher.builtins.check(ready.action.tool, ready.action.name, ready.args)
         return await self._dispatcher.pool.check(
             origin.agent.name,
-            effect_of_check(origin, ready),
+            ready.effect,
             ready.action.tool,
             ready.action.name,
             ready.args,

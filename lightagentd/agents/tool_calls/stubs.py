@@ -53,13 +53,6 @@ def result_of(stub: Stub) -> tuple[str, dict[str, Any]]:
     return stub.output or "", {"stub": True}
 
 
-def effect_of_check(origin: Origin, ready: Ready) -> Effect:
-    """With which effect a worker checks the arguments of a call: one for change may not be there, and a call
-    that a stub matches needs none.
-    """
-    return ready.effect if stub_of(origin, ready) is None else Effect.OBSERVE
-
-
 def decide(dispatcher: Dispatcher, origin: Origin, ready: Ready) -> Ruling:
     """The ruling on a call, as `deciding.decide` where its turn has no stubs."""
     has_change = dispatcher.pool.has_change

@@ -13,7 +13,7 @@ from lightagentd.errors import InvalidArgument, LightagentError, LimitExceeded, 
 from lightagentd.host.paths import Paths
 from tests.agents.scripted import Scripted, check_calls, scripted, watch
 from tests.conftest import write
-from tests.scripted_model import Fault, call, calls, say
+from tests.scripted_model import Answer, Fault, call, calls, say
 
 RESTARTED = {"tool": "systemd", "action": "restart", "args": {"unit": "nginx"}, "output": "it runs now"}
 
@@ -136,7 +136,12 @@ async def test_stubbed_calls_run_at_once_in_order(paths: Paths) -> None:
 
 async def test_an_assessment_has_no_fallback(paths: Paths) -> None:
     """Else another model would be judged in place of the one that is down."""
-    async with scripted(paths, [Fault(status=401)]) as test:
+
+    def answer(body: dict[str, Any]) -> Answer:
+        return Fault(status=401) if body["model"] == "x" else say("of another model")
+
+    async with scripted(paths, answer, front="fallback: [openai/y]") as test:
+        assert (await test.prompt(await test.session()))[-1]["text"] == "of another model"
         assert (await ask(test, []))[-1]["code"] == "model_key_refused"
 
 

@@ -247,7 +247,7 @@ async def test_errors_have_their_names_and_say_what_to_do(bus: tuple[Daemon, Bus
 
 def a_call(method: Method, parameter: str, value: Any) -> list[Any]:
     """Arguments that name nothing, with one of them set to a value."""
-    blank: dict[str, Any] = {"s": "", "x": 1, "d": 1.0, "b": False, "v": Variant("a{sv}", {})}
+    blank: dict[str, Any] = {"s": "", "x": 1, "d": 1.0, "b": False, "v": Variant("a{sv}", {}), "as": []}
     args = [value if name == parameter else blank[kind] for name, kind in method.required.items()]
     if method.optional:
         options = {"follow": Variant("b", False)} if "follow" in method.optional else {}

@@ -28,6 +28,8 @@ MOST_TRIALS = 20_000
 """In one run."""
 PASSED, FAILED, JUDGE_FAILED, ERROR = "passed", "failed", "judge_failed", "error"
 TRIAL_STATES = (PASSED, FAILED, JUDGE_FAILED, ERROR)
+_BLOCK, _BLOCK_DIGITS = 100, 2
+"""So many trials are read at once, by the digits that their keys have in common."""
 RUNNING, DONE, LEFT = "running", "done", "left"
 
 
@@ -94,9 +96,14 @@ class Evals:
         return sorted(map(EvalRecord.from_dict, rows), key=lambda one: one.started_us)
 
     def trials(self, run: str, first: int, limit: int) -> list[dict[str, Any]]:
-        """The trials of a run, in their order, from a number on. Reads all of them; for a thread."""
-        rows = self._history.queries.state(STATE, f"trial/{run}/")
-        return [value for key, value in sorted(rows.items()) if value["number"] >= first][:limit]
+        """The trials of a run, in their order, from a number on; for a thread. Raises NotFound."""
+        found: list[dict[str, Any]] = []
+        for block in range(max(0, first) // _BLOCK, self.record(run).trials // _BLOCK + 1):
+            rows = self._history.queries.state(STATE, _key(run, block * _BLOCK)[:-_BLOCK_DIGITS])
+            found += [value for _, value in sorted(rows.items()) if value["number"] >= first]
+            if len(found) >= limit:
+                break
+        return found[:limit]
 
     async def begin(self, record: EvalRecord, definition: Any) -> EvalRecord:
         """Store a new run, under an id that it gets. Raises MessageTooLarge, LimitExceeded, StorageError."""
@@ -130,7 +137,7 @@ class Evals:
         if len(dump_json(trial)) > MOST_TRIAL_BYTES:
             raise MessageTooLarge(f"A trial has {MOST_TRIAL_BYTES >> 10} KiB at most.")
         async with self._changing:
-            record, key = self.record(run), f"trial/{run}/{number:06d}"
+            record, key = self.record(run), _key(run, number)
             if number >= record.trials:
                 raise InvalidArgument(f"The run {run} has no trial {number}.", field="trial")
             before = self._history.queries.state(STATE, key).get(key)
@@ -209,6 +216,10 @@ class Evals:
         """Store an event about a run, as one of its agent and its owner."""
         with within(agent=record.agent, owner=record.owner):
             await self._history.append(said.event(), changes=changes)
+
+
+def _key(run: str, number: int) -> str:
+    return f"trial/{run}/{number:06d}"
 
 
 def stored(key: str, value: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ from lightagentd.assessment.judging import (
     verdict_in,
 )
 from lightagentd.assessment.transcript import Transcript, cut
-from lightagentd.errors import ToolError, from_dict
+from lightagentd.errors import AgentNotFound, InvalidArgument, NotFound, ToolError, from_dict
 from lightagentd.host.process import run as run_process
 
 PASSED, FAILED, JUDGE_FAILED, ERROR = "passed", "failed", "judge_failed", "error"
@@ -104,7 +104,12 @@ class Trials:
                 async for reply in replies:
                     found.take(reply["event"])
 
-        await patiently(once)
+        try:
+            await patiently(once)
+        except AgentNotFound:
+            raise
+        except (InvalidArgument, NotFound) as err:  # what the case asks for, or this model cannot do it
+            found.code, found.message, found.suggestion = err.code, err.message, err.suggestion
 
     async def _judged(self, case: Case, found: Transcript) -> dict[str, Any]:
         """The verdict on a trial: its state, why, and what a judge said."""
@@ -150,6 +155,8 @@ class Trials:
                 await self._turn(said, parameters)
         except TimeoutError:
             said.code, said.message = "timeout", "It did not answer in time."
+        except AgentNotFound as err:
+            said.code, said.message = err.code, err.message
         finally:
             if said.session:
                 await self._delete(said.session)

@@ -54,6 +54,7 @@ CASES = "\n".join(
         case("down", ANSWER),
         case("given", ANSWER, '[case.facts]\nlog = "the log says 97"'),
         case("checked", check="grep -q 97"),
+        case("hang", ANSWER, max_s=0.1),
         case("not-checked", check="echo why >&2; exit 3"),
         'turns = ["say one", "say good"]'.join(['[[case]]\nname = "two-turns"\n', "\n" + ANSWER + "\n"]),
     ]
@@ -140,12 +141,13 @@ async def test_a_run_is_judged_stored_and_reported(assessed: DaemonProcess, tmp_
         states.setdefault(trial["case"], set()).add(trial["state"])
     assert states == {
         **{name: {"passed"} for name in ("good", "stubbed", "judged", "given", "checked", "two-turns")},
-        **{name: {"failed"} for name in ("evil", "judged-badly", "not-checked")},
+        **{name: {"failed"} for name in ("evil", "hang", "judged-badly", "not-checked")},
         "flaky": {"passed", "failed"},
         "judged-in-prose": {"judge_failed"},
         "down": {"error"},
     }
     trials = {one["case"]: one for one in found["trials"]}
+    assert trials["hang"]["code"] == "timeout"
     assert (trials["judged"]["score"], trials["judged"]["reason"]) == (0.9, "because")
     assert "The judge gave 0.2, and 0.6 passes: because" in trials["judged-badly"]["why"]
     assert "why" in trials["not-checked"]["why"][0]
@@ -159,8 +161,8 @@ async def test_a_run_is_judged_stored_and_reported(assessed: DaemonProcess, tmp_
         "text": "it runs, 97",
     }
     (figures,) = found["models"]
-    assert (figures["pass_1"]["passed"], figures["pass_1"]["of"]) == (13, 20)
-    assert (figures["pass_all"]["passed"], figures["pass_all"]["of"]) == (6, 10)
+    assert (figures["pass_1"]["passed"], figures["pass_1"]["of"]) == (13, 22)
+    assert (figures["pass_all"]["passed"], figures["pass_all"]["of"]) == (6, 11)
     assert (figures["flaky"], figures["not_judged"]) == (["flaky"], 4)
     assert figures["total_tokens"] > 0
     await _check_stored(assessed, found)
@@ -191,7 +193,7 @@ def _check_reports(page: Path, xml: Path, found: dict[str, Any]) -> None:
     root = ElementTree.parse(xml).getroot()
     (suite,) = root
     assert (suite.get("name"), suite.get("tests")) == ("openai/x", str(len(found["trials"])))
-    assert (suite.get("failures"), suite.get("errors")) == ("7", "4")
+    assert (suite.get("failures"), suite.get("errors")) == ("9", "4")
     assert [one.tag for test in suite for one in test].count("error") == 4
 
 
@@ -334,6 +336,24 @@ def test_the_shipped_cases_run_with_the_built_in_model(builtin: DaemonProcess) -
     assert figures["pass_1"]["of"] >= 60
     assert figures["pass_1"]["passed"] >= 60
     assert not [one for one in found["trials"] if one["state"] not in ("passed", "failed")]
+
+
+def test_what_a_model_cannot_do_fails_its_trial_and_not_the_run(
+    builtin: DaemonProcess, tmp_path: Path
+) -> None:
+    schema = '[case.schema]\ntype = "object"\n'
+    foreign = JUDGE.replace("rubric", 'agent = "nosuch"\nrubric')
+    asked = [("json", schema), ("judged", JUDGE), ("judged-by-none", foreign), ("plain", "")]
+    text = "\n".join(case(name, more, prompt="check disk") for name, more in asked)
+    path = str(write(tmp_path / "cases.toml", text))
+    done = builtin.lactl("eval", "run", path, "--agent", "ops", "--json")
+    trials = {one["case"]: one for one in json.loads(done.stdout)["trials"]}
+    assert {name: (one["state"], one["code"]) for name, one in trials.items()} == {
+        "json": ("failed", "schema_unsupported"),
+        "judged": ("judge_failed", ""),
+        "judged-by-none": ("judge_failed", ""),
+        "plain": ("passed", ""),
+    }
 
 
 def test_a_turn_is_rated_and_becomes_a_case(builtin: DaemonProcess, tmp_path: Path) -> None:

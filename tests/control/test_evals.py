@@ -75,6 +75,22 @@ async def test_a_trial_is_stored_once_unless_it_said_nothing(paths: Paths) -> No
         assert (found.passed, found.failed, found.errors) == (0, 1, 0)
 
 
+async def test_trials_come_in_pages(paths: Paths) -> None:
+    async with scripted(paths, [say("x")]) as test:
+        of = test.daemon.service.evals
+        run = await begin(test, cases=250)
+        for number in (0, 3, 99, 100, 101, 205, 249):
+            await of.add(OWNER, run.id, trial(number))
+
+        async def page(first: int, limit: int) -> list[int]:
+            return [one.number for one in await of.trials(OWNER, run.id, first=first, limit=limit)]
+
+        assert await page(0, 100) == [0, 3, 99, 100, 101, 205, 249]
+        assert await page(0, 2) == [0, 3]
+        assert await page(4, 3) == [99, 100, 101]
+        assert (await page(249, 100), await page(250, 100), await page(9999, 1)) == ([249], [], [])
+
+
 @pytest.mark.parametrize(
     ("more", "error"),
     [

@@ -8,7 +8,7 @@ import pytest
 
 from lightagentd.assessment.cases import Case, read_cases, stored_cases
 from lightagentd.errors import ConfigError, NotFound
-from tests.conftest import write
+from tests.conftest import REPOSITORY, write
 
 WHOLE = """# A comment
 [[case]]
@@ -135,7 +135,7 @@ def test_what_has_no_cases_is_an_error(tmp_path: Path) -> None:
 
 
 def test_the_shipped_cases_can_be_read() -> None:
-    folder = Path(__file__).resolve().parents[2] / "agent" / "ops" / "evals"
-    cases = read_cases(folder)
+    cases = read_cases(REPOSITORY / "agent" / "ops" / "evals")
     assert len(cases) >= 60
+    assert f"\n{len(cases)} cases, " in (REPOSITORY / "docs" / "assessment.md").read_text(), "make assessment"
     assert all(isinstance(one, Case) and one.effects is not None for one in cases)

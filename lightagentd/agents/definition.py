@@ -39,7 +39,6 @@ from lightagentd.config.configuration import Seconds, check_place
 from lightagentd.config.models import AGENTS_FIELDS, wrong_fields, wrong_model, wrong_url
 from lightagentd.errors import ConfigError, InvalidArgument, StorageError
 from lightagentd.host.atomic_file import write_whole
-from lightagentd.host.paths import share_folder
 from lightagentd.llm.providers import RUNBOOK
 from lightagentd.text.reason import reason
 from lightagentd.tool import Effect
@@ -307,8 +306,7 @@ def _take(found: Definitions, name: str, path: Path, roles: Mapping[str, Path], 
     try:
         definition = replace(load_definition(path), name=name, kit=kit)
         check_role(definition.front.role, roles, where=f"{path}: ")
-        # Who can write what is shipped can write the program: a checkout may be writable for a group.
-        if is_kit(path.parent) and not path.parent.resolve().is_relative_to(share_folder().resolve()):
+        if is_kit(path.parent):
             check_owned(path.parent.resolve())
             if path.parent.is_symlink():
                 check_above(path.parent.resolve())

@@ -49,10 +49,7 @@ def list_flows(settings: Settings) -> None:
         "NAME": "name",
         "AGENT": "agent",
         "STEPS": "steps",
-        "INPUTS": lambda one: " ".join(
-            each["name"] if each["required"] else f"{each['name']}={each['default']}"
-            for each in one["inputs"]
-        ),
+        "INPUTS": lambda one: " ".join(map(_shown_input, one["inputs"])),
         "DESCRIPTION": lambda one: cell(one["problem"] or one["description"]),
     }
     none = "There are no flows. Write one into /etc/lightagentd/flows, see lightagent-flow(5)."
@@ -179,7 +176,11 @@ def runs(settings: Settings, name: str, limit: int) -> None:
 @click.argument("step", required=False)
 @click.pass_obj
 def show(settings: Settings, run_id: str, step: str | None) -> None:
-    """Show a run: the state of each step, what it said, cost and did. With STEP its whole output."""
+    """Show a run: the state of each step, what it said, cost and did. With STEP its whole output.
+
+    Each step names what has more of it: a run, a session ('lactl sessions show') or a trace ('lactl trace
+    show').
+    """
     if step is not None:
         output = settings.call("Flows.Output", run=run_id, step=step)
         if not as_json(settings, {"output": output}):
@@ -198,7 +199,7 @@ def show(settings: Settings, run_id: str, step: str | None) -> None:
     fields((key, value) for key, value in [*rows, ("took", _took(of))] if value not in ("", [], {}))
     say()
     for one in found["steps"]:
-        _say_step(one)
+        _say_step(one, one["run"] or one["session"] or one["trace_id"])
         for line in _shown_lines(one["output"] if one["state"] == "success" else ""):
             say(f"    {line}")
     for question in of["waits"]:
@@ -299,12 +300,13 @@ def _end(last: dict[str, Any]) -> None:
         )
 
 
-def _say_step(one: dict[str, Any]) -> None:
+def _say_step(one: dict[str, Any], where: str = "") -> None:
+    """`where` is what has more about it: a run, a session or a trace."""
     state = _MARKS.get(one["state"], one["state"])
     took = f"{_took(one)} s" if one["ended_us"] and one["state"] in ("success", "failed") else ""
     why = cell(one["message"]) if one["message"] else ""
     cost = f"{one['total_tokens']} tokens" if one["total_tokens"] else ""
-    said = "  ".join(part for part in (f"{state:<9}", one["name"], took, cost, why) if part)
+    said = "  ".join(part for part in (f"{state:<9}", one["name"], took, cost, where, why) if part)
     say(said)
 
 
@@ -325,6 +327,13 @@ def _took(one: dict[str, Any]) -> str:
     if not one["ended_us"] or not one["started_us"]:
         return ""
     return f"{(one['ended_us'] - one['started_us']) / 1_000_000:.1f}"
+
+
+def _shown_input(one: dict[str, Any]) -> str:
+    if one["required"]:
+        return str(one["name"])
+    default = one["default"]
+    return f"{one['name']}={default if isinstance(default, str) else json.dumps(default, ensure_ascii=False)}"
 
 
 def _input(text: str) -> tuple[str, Any]:

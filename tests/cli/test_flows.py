@@ -149,6 +149,7 @@ def test_a_run_from_the_beginning_to_the_end(daemon: DaemonProcess) -> None:
     assert steps["say"]["output"] == f"{hostile}|end|"
     assert {one["state"] for one in steps.values()} == {"success"}
     assert run_id in run(daemon, "runs", "shell")
+    assert f"  {steps['change']['trace_id']}" in run(daemon, "show", run_id)
     assert run(daemon, "show", run_id, "say") == f"{hostile}|end|\n"
     again = run(daemon, "run", "shell", "--from", "report")
     assert "ok         report" in again

@@ -309,7 +309,8 @@ class StepWork:
         state, message, output = await run.result(self._step.timeout_s)
         if state != "success":
             raise StepFailed("child_failed", message)
-        await self._run.store(replace(self.record, output=output).moved("success"))
+        taint = self._run.session.after_call(run.record.id, taints=run.session.record.tainted, host="")
+        await self._run.store(replace(self.record, output=output).moved("success"), changes=taint)
 
     # Questions to people
 

@@ -390,3 +390,13 @@ async def test_long_outputs_are_cut_and_the_run_goes_on(paths: Paths) -> None:
         assert len(run.steps["say"].output) < 140_000
         assert "bytes left out" in run.steps["say"].output
         assert len(run.steps["each"].output) < 1_100_000
+
+
+async def test_text_from_outside_taints_the_run_above_too(paths: Paths) -> None:
+    flow(paths, "below", {"name": "read"} | echo("from outside"))
+    flow(paths, "flow", {"name": "nested", "flow": "below"})
+    async with running(paths) as daemon:
+        run = await ended(daemon)
+        assert run.record.state == "success"
+        value = daemon.history.queries.state_of("sessions", run.session.id)
+        assert (run.session.record.tainted, value["tainted"]) == (True, True)

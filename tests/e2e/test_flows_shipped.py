@@ -141,7 +141,7 @@ def test_patch_day_survives_a_kill_in_the_middle_of_its_upgrade(service: Machine
         "Dry run, nothing was changed. To be upgraded: 1 package, 0 for security; by lists fetched"
     )
     run = begun(service, "patch-day")
-    assert "packages=e2e-widget=2.0" in approve(service, run)
+    assert "packages='e2e-widget=2.0'" in approve(service, run)
     eventually(lambda: upgrades(service, "2.0") == (1, 1), "dpkg runs the script of the package")
     eventually(lambda: state(service, run)["upgrade"] == "success", "the run waits for the unit")
     killed(service)
@@ -229,8 +229,8 @@ def test_disk_full_has_apt_forget_what_can_be_had_again(service: Machine) -> Non
     service.run(["bash", "-c", f"head -c 12M /dev/zero >{kept}"])
     run = begun(service, "disk-full", "above=0", "journal_mib=1000", "kinds=apt,journal")
     shown = approve(service, run)
-    assert "if [ 12582912 -gt 0 ]; then apt-get clean" in shown
-    assert "if [ 0 -gt 0 ]; then journalctl --rotate --vacuum-size=1000M" in shown
+    assert "if [ '12582912' -gt 0 ]; then apt-get clean" in shown
+    assert "if [ '0' -gt 0 ]; then journalctl --rotate --vacuum-size='1000'M" in shown
     said = report(service, run)
     assert re.match(r"1\d\.\d MiB came free: / was \d+ % full", said)
     assert "apt keeps packages in /var/cache/apt/archives: 12.0 MiB" in said

@@ -147,12 +147,11 @@ def make(report: Report) -> None:
         start = before[0]
     error = first_error(start, report)
     report.finding = headline(changes, start, error)
+    if error:
+        report.next = checks.prompt(f"errors since {time.strftime('%Y-%m-%d %H:%M', time.localtime(start))}")
     for section in dict.fromkeys(change.section for change in changes):
         rows = [(one.name, one.what) for one in changes if one.section == section]
         report.table(plural(len(rows), section), ("What", "Change"), rows)
-    if error:
-        report.lines("The first error since then", [error])
-        report.next = checks.prompt(f"errors since {time.strftime('%Y-%m-%d %H:%M', time.localtime(start))}")
     if options.json:
         rows_ = [
             {"section": one.section, "name": one.name, "change": one.what} for one in changes[:_MOST_AS_JSON]

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from lightagentd.agents.choosing import Choice
 from lightagentd.agents.flows.records import StepRecord
-from lightagentd.agents.sessions.session import Session, new_record, title_from
+from lightagentd.agents.sessions.session import Session, SessionRecord, new_record, title_from
 from lightagentd.agents.turn import Asked, Turn
-from lightagentd.errors import Cancelled, NotFound, OutcomeUnknown, ShuttingDown, TimedOut
+from lightagentd.agents.uninterrupted import uninterrupted
+from lightagentd.errors import Cancelled, LightagentError, NotFound, OutcomeUnknown, ShuttingDown, TimedOut
 from lightagentd.events.filter import Filter
 from lightagentd.events.history import History
 from lightagentd.events.model import within
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _LOOKED_AT = 10_000
 _TOLD = 5
+_STARTING_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,8 @@ class Ending:
 
     answer: str | None
     """Of a prompt that was answered."""
+    tainted: bool
+    """Whether text from outside may be in it."""
     known: tuple[str, bool]
     """What the calls were, as a sentence, and whether one of them may have changed something."""
 
@@ -61,6 +65,12 @@ async def asked_in_child(run: Run, step: Step, record: StepRecord, prompt: Promp
                     await turn.over.wait()
     finally:
         run.asked_turns.discard(turn)
+    if turn.stays and not run.flows.closing:  # its agent failed, and takes it up when it is started again
+        agent = run.registry.get(record.agent)
+        while not run.flows.closing:
+            if agent.state != "failed":
+                return await asked_in_child(run, step, run.steps[record.name], None)
+            await asyncio.sleep(_STARTING_S)
     if turn.stays or (run.flows.closing and isinstance(turn.failure, Cancelled | ShuttingDown)):
         raise Suspended
     return turn
@@ -92,10 +102,19 @@ async def _asked(run: Run, step: Step, record: StepRecord, prompt: Prompt) -> Tu
     )
     try:
         with within(caller=above.owner):
-            return await agent.ask(session, asked)
-    except BaseException:
+            return await uninterrupted(agent.ask(session, asked))
+    except LightagentError:
         agent.sessions.pop(session.id, None)
         raise
+
+
+async def cancel_asked(run: Run, record: StepRecord, why: LightagentError) -> None:
+    """Cancel what a step has asked in its child session, and wait for the end of that."""
+    turn = _found(run, record)
+    if turn is not None and not turn.over.is_set():
+        turn.cancel(why)
+        run.registry.session(record.session)[0].supervision.run(turn.session)
+        await turn.over.wait()
 
 
 def _found(run: Run, record: StepRecord) -> Turn | None:
@@ -130,4 +149,13 @@ def ending_of(history: History, record: StepRecord) -> Ending:
     is_done = any((one.topic, one.type) == (TurnDone.topic, TurnDone.type) for one in own)
     told = [*calls.values()][-_TOLD:]
     known = f"What is known: {', '.join(told)}." if told else ""
-    return Ending(answer=answer if is_done else None, known=(known, changed))
+    return Ending(
+        answer=answer if is_done else None, known=(known, changed), tainted=_tainted(history, record)
+    )
+
+
+def _tainted(history: History, record: StepRecord) -> bool:
+    try:
+        return SessionRecord.from_dict(history.queries.state_of("sessions", record.session)).tainted
+    except NotFound:  # what was in it is not known any more
+        return True

@@ -7,6 +7,7 @@ with it, so a changed file changes nothing of a run that goes on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -181,9 +182,9 @@ class Flows:
             if record.state in ("failed", "cancelled") and work.record.state == "pending":
                 return await self._resume(record)
             return self.of_record(record)
-        depth, parent = 1, above.record
-        while parent.parent:
-            depth, parent = depth + 1, self.record(parent.parent)
+        depth, parent = 1, self._above(above.record)
+        while parent is not None:
+            depth, parent = depth + 1, self._above(parent)
         if depth >= MOST_NESTED:
             raise LimitExceeded(f"Flows run flows {MOST_NESTED} deep here, which is the most.")
         flow = self.files.get(name)
@@ -198,11 +199,13 @@ class Flows:
         with above.within():
             events = [begun.event(of.flow)]
         tainted = above.session.record.tainted
-        made = await self._make(
-            record, flow, stored_with=lambda _: (events, [begun.change()]), tainted=tainted
-        )
-        above.told(begun)
-        return made
+        try:
+            return await self._make(
+                record, flow, stored_with=lambda _: (events, [begun.change()]), tainted=tainted
+            )
+        finally:
+            if record.id in self.runs:
+                above.told(begun)
 
     def _new(self, name: str, flow: Flow, inputs: dict[str, Any], owner: int) -> RunRecord:
         agent = flow.agent or next((step.agent for step in flow.step if step.agent), "")
@@ -247,10 +250,15 @@ class Flows:
             events, changes = stored_with(session)
         stored = [made.change(), record.change(), definition_change(record.digest, flow)]
         stored += [one.change() for one in steps]
-        await uninterrupted(self._history.append(created, started, *events, changes=[*stored, *changes]))
-        if record.agent in self.registry.agents:
-            self.registry.agents[record.agent].adopt(session)
-        return self._begin(run)
+        appended = self._history.append(created, started, *events, changes=[*stored, *changes])
+
+        async def begun() -> Run:
+            await appended
+            if record.agent in self.registry.agents:
+                self.registry.agents[record.agent].adopt(session)
+            return self._begin(run)
+
+        return await uninterrupted(begun())  # what is stored runs, also when who asked for it went away
 
     def _started(self, record: RunRecord, *, again: str = "") -> NewEvent:
         more = {"again": again} if again else {}
@@ -270,7 +278,7 @@ class Flows:
 
     async def _resume(self, record: RunRecord) -> Run:
         steps = self.stored.steps(record)
-        undone = {one.of for one in steps if one.name.endswith("/undo") and one.state == "success"}
+        undone = _undone(steps)
         changed = [_resumed(one) for one in steps if _resumable(one) or one.of in undone]
         return await self._again(record, self.stored.definition(record), steps, changed, "resume")
 
@@ -282,8 +290,8 @@ class Flows:
         async with self._changing:
             record = self._at_rest(run_id)
             flow = self.files.get(record.flow) if new else self.stored.definition(record)
-            again = _behind(flow, step)
             steps = self.stored.steps(record)
+            again = _behind(flow, step) | _undone(steps)
             changed = [one.again() for one in steps if one.of in again or _resumable(one)]
             record = replace(record, digest=digest_of(flow), inputs=flow.given(record.inputs))
             return await self._again(record, flow, steps, changed, "rerun")
@@ -317,9 +325,16 @@ class Flows:
                 else f"See: lactl flows show {record.id}"
             )
             raise Conflict(f"The run {record.id} goes on.", suggestion=hint)
-        if record.parent and self.record(record.parent).state == "running":
+        above = self._above(record)
+        if above is not None and above.state == "running":
             raise Conflict(f"The run {record.id} is a step of {record.parent}, which goes on.")
         return record
+
+    def _above(self, record: RunRecord) -> RunRecord | None:
+        """The run of which one is a step; None also when that is deleted."""
+        with contextlib.suppress(NotFound):
+            return self.record(record.parent) if record.parent else None
+        return None
 
     async def _again(
         self,
@@ -336,14 +351,19 @@ class Flows:
         names = {one.name for one in changed}
         kept = [one for one in steps if one.name not in names]
         gone = [one for one in changed if "/" in one.name]
-        changed = [one for one in changed if "/" not in one.name or one.state == "running"]
+        changed = [one for one in changed if "/" not in one.name or one.state == "running" or one.nested]
         made = Run(self, record, flow, self._session(record), [*kept, *changed])
         with within(agent=record.agent, session=record.session, owner=record.owner):
             events = [self._started(record, again=why), *(one.event(record.flow) for one in changed)]
         stored = [record.change(), definition_change(record.digest, flow), *(one.change() for one in changed)]
         stored += [one.change(there=False) for one in gone if one not in changed]
-        await uninterrupted(self._history.append(*events, changes=stored))
-        return self._begin(made)
+        appended = self._history.append(*events, changes=stored)
+
+        async def begun() -> Run:
+            await appended
+            return self._begin(made)
+
+        return await uninterrupted(begun())
 
     async def cancel(self, run_id: str) -> RunRecord:
         """Cancel a run and its nested ones; gives it once that is stored. Raises NotFound, Conflict,
@@ -364,6 +384,11 @@ class Flows:
 
 def _resumable(record: StepRecord) -> bool:
     return record.state in ("failed", "cancelled")
+
+
+def _undone(steps: Sequence[StepRecord]) -> set[str]:
+    """The steps that a person had taken back."""
+    return {one.of for one in steps if one.name.endswith("/undo") and one.state == "success"}
 
 
 def _resumed(record: StepRecord) -> StepRecord:

@@ -6,6 +6,7 @@ Everything that it knows is stored; what is here is a copy, which a failed write
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -77,10 +78,15 @@ class Run:
         with self.within():
             own = [one.event(self.record.flow) for one in records] if told else []
         stored = [one.change() for one in records]
-        await uninterrupted(self.shared.history.append(*events, *own, changes=[*changes, *stored]))
-        for one in records:
-            self.keep(one)
-        self.ring()
+        appended = self.shared.history.append(*events, *own, changes=[*changes, *stored])
+
+        async def taken() -> None:
+            await appended
+            for one in records:
+                self.keep(one)
+            self.ring()
+
+        await uninterrupted(taken())  # a cancel must not take what is stored for undone
 
     def told(self, record: StepRecord) -> None:
         """A step was stored by one of its calls."""
@@ -116,10 +122,10 @@ class Run:
 
     async def cancel(self, why: LightagentError) -> None:
         """Cancel it, and wait for that. Raises StorageError."""
-        self._cancelled = self._cancelled or why
+        is_first, self._cancelled = self._cancelled is None, self._cancelled or why
         for turn in list(self.asked_turns):
             turn.cancel(why)
-        if self._task is not None and not self._task.done():
+        if is_first and self._task is not None and not self._task.done():
             self._task.cancel()
         await self.ended.wait()
 
@@ -129,6 +135,9 @@ class Run:
             turn.cancel(Cancelled("The run of its flow was deleted."))
         await self.close()
         self.flows.forget(self)
+        below = [self.flows.runs[one.nested] for one in self.steps.values() if one.nested in self.flows.runs]
+        for run in below:
+            await run.cancel(Cancelled("The run of which it is a step was deleted."))
 
     async def result(self, timeout_s: float | None) -> tuple[str, str, str]:
         """Wait for its end; gives its state, its message and its output. Raises Suspended."""
@@ -158,19 +167,31 @@ class Run:
                     _log.warning(
                         "the run %s of the flow %s waits: %s", self.record.id, self.record.flow, err.message
                     )
-                await asyncio.sleep(AGAIN_S)
+                try:
+                    await asyncio.sleep(AGAIN_S)
+                except asyncio.CancelledError:
+                    if self._cancelled is None:
+                        raise
                 self.steps = {one.name: one for one in self.flows.stored.steps(self.record)}
         except Suspended:
             pass
         except LightagentError as err:
-            _log.warning("the run %s of the flow %s stays: %s", self.record.id, self.record.flow, err.message)
+            _log.warning("the run %s of the flow %s stops: %s", self.record.id, self.record.flow, err.message)
+            await self._stopped_by(err)
         except Exception:  # noqa: BLE001 - the boundary of a run: logged, and it can be resumed
-            _log.exception("the run %s of the flow %s stays", self.record.id, self.record.flow)
+            _log.exception("the run %s of the flow %s stops", self.record.id, self.record.flow)
+            await self._stopped_by(LightagentError("A fault of the daemon stopped it; the journal has more."))
         finally:
             if self.record.state != "running" or not self.flows.closing:
                 self.flows.forget(self)
             self.ended.set()
             self.ring()
+
+    async def _stopped_by(self, err: LightagentError) -> None:
+        """Store that something stopped it for which no step accounts, so that it is seen and can go on."""
+        if not self.session.deleted:
+            with contextlib.suppress(LightagentError):  # then the next start goes on with it
+                await self.finish("failed", err.code, err.message)
 
     async def _run(self) -> None:
         left_s = self.flow.timeout_s - (now_us() - self.record.started_us) / 1_000_000
@@ -181,6 +202,7 @@ class Run:
         try:
             async with asyncio.timeout(max(left_s, 0.001)) as timer:
                 await self._take_steps()
+            await self._end()
         except TimeoutError:
             if not timer.expired():
                 raise
@@ -189,9 +211,8 @@ class Run:
         except asyncio.CancelledError:
             if self._cancelled is None:
                 raise
-            await uninterrupted(self._end_cancelled())
-        else:
-            await self._end()
+            if self.record.state == "running":
+                await uninterrupted(self._end_cancelled())
 
     async def _take_steps(self) -> None:
         """Begin each step when those before it are over. Raises StorageError, Suspended."""
@@ -208,7 +229,7 @@ class Run:
                     if name in self.steps and self.steps[name].is_over:
                         self._over(steps[name], sorter)
                     else:
-                        tasks[asyncio.create_task(self._step(steps[name]), name=name)] = name
+                        tasks[asyncio.create_task(self._kept(steps[name]), name=name)] = name
                 if not tasks:
                     if ready:
                         continue
@@ -237,6 +258,23 @@ class Run:
         elif record.state == "cancelled":
             self._halted = self._halted or f"the step {step.name} was cancelled: {record.message}"
         sorter.done(step.name)
+
+    async def _kept(self, step: Step) -> None:
+        """Run a step, and again from what is stored while the disk takes no writes: others go on meanwhile,
+        or wait for a person. Raises StorageError when the daemon stops, Suspended.
+        """
+        while True:
+            try:
+                await self._step(step)
+                return
+            except StorageError as err:
+                if self.flows.closing:
+                    raise
+                _log.warning("the step %s of the run %s waits: %s", step.name, self.record.id, err.message)
+            await asyncio.sleep(AGAIN_S)
+            stored = [one for one in self.flows.stored.steps(self.record) if one.of == step.name]
+            others = {name: one for name, one in self.steps.items() if one.of != step.name}
+            self.steps = others | {one.name: one for one in stored}
 
     async def _step(self, step: Step) -> None:
         """Run a step to its end, whatever that is. Raises StorageError, Suspended."""
@@ -353,8 +391,13 @@ class Run:
         more = {"code": code} if code else {}
         with self.within():
             event = FlowEnded(message=said, run=done.id, flow=done.flow, state=state, **more).event()
-        await uninterrupted(self.shared.history.append(event, changes=[done.change()]))
-        self.record = done
+        appended = self.shared.history.append(event, changes=[done.change()])
+
+        async def taken() -> None:
+            await appended
+            self.record = done
+
+        await uninterrupted(taken())
 
     async def _offer_undoing(self) -> None:
         """Offer to a person to take back what the steps did, the last first. Raises StorageError,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lightagentd.agents.answers.schema import fitting
-from lightagentd.agents.flows.asked import asked_in_child, ending_of
+from lightagentd.agents.flows.asked import asked_in_child, cancel_asked, ending_of
 from lightagentd.agents.flows.records import MOST_OUTPUT_BYTES, AsksFor, StepRecord
 from lightagentd.agents.flows.step_turn import SAID_BYTES, StepTurn, failure_of
 from lightagentd.agents.flows.values import NOTHING, Values
@@ -27,6 +27,7 @@ from lightagentd.config.flows.definition import Step
 from lightagentd.config.flows.references import as_text, filled
 from lightagentd.config.flows.shell import quoted_for_shell
 from lightagentd.errors import LightagentError, StorageError
+from lightagentd.events.history import Change
 from lightagentd.events.model import new_id, within
 from lightagentd.llm.protocol import ToolCall
 from lightagentd.policy.questions.inputs import Input
@@ -100,6 +101,8 @@ class StepWork:
             return
         if (nested := self._run.flows.runs.get(record.nested)) is not None:
             await nested.cancel(why)
+        if record.session:
+            await cancel_asked(self._run, record, why)
         events, changes = self._shared.asked.lapse(record.waits_for, why.message)
         done = record.moved("cancelled", code=why.code, message=why.message)
         await self._run.store(done, events=events, changes=changes)
@@ -109,7 +112,9 @@ class StepWork:
     async def _attempt(self, resumed: bool) -> None:
         record = self.record
         if resumed and record.code and not record.ran:
-            raise StepFailed(record.code, record.message)
+            if record.code == _UNKNOWN and await self._changes():
+                raise Unknown(record.message)
+            raise StepFailed(record.code, record.message, again=self._may_again(record.code))
         if not (resumed and record.ran):
             kind = self._step.kind
             if self._step.requires_approval and kind != "call" and not record.allowed:
@@ -133,6 +138,10 @@ class StepWork:
         is_last = step.fallback_agent and self.record.tries > step.max_retry
         return (step.fallback_agent if is_last else step.agent) or self._run.record.agent
 
+    def _may_again(self, code: str) -> bool:
+        """Whether a call that failed, or a step whose check did not pass, may be tried again."""
+        return self._step.kind == "call" and code not in ("approval_denied", "policy_denied")
+
     async def _failed(self, err: StepFailed) -> None:
         """Try again, after a pause, or store the failure. Raises StorageError."""
         step, record = self._step, self.record
@@ -149,6 +158,7 @@ class StepWork:
             attempt=record.attempt,
             tries=record.tries + 1,
             allowed=record.allowed,
+            nested=record.nested,  # which goes on: what is done in it stays done
             code=err.code,
             message=err.message,
         )
@@ -233,7 +243,7 @@ class StepWork:
         code, message = failure_of(outcome)
         if code == _UNKNOWN and await self._changes():
             raise Unknown(message)
-        raise StepFailed(code, message, again=code not in ("approval_denied", "policy_denied"))
+        raise StepFailed(code, message, again=self._may_again(code))
 
     async def _timed(self, turn: StepTurn, ran: ToolRun, results: Results, waits_for: str) -> Outcome:
         """Run a call within the time of the step, which does not pass while a person is asked."""
@@ -271,10 +281,8 @@ class StepWork:
             if turn is None:
                 ended = await asyncio.to_thread(ending_of, self._shared.history, self.record)
                 if ended.answer is not None:
-                    await self._run.store(
-                        replace(self.record, output=cap_text(ended.answer, MOST_OUTPUT_BYTES), ran=True),
-                        told=False,
-                    )
+                    read = replace(self.record, output=cap_text(ended.answer, MOST_OUTPUT_BYTES), ran=True)
+                    await self._run.store(read, changes=self._taint(read.session, ended.tainted), told=False)
                     return
                 if ended.known[1]:
                     raise Unknown(ended.known[0])
@@ -289,12 +297,16 @@ class StepWork:
             raise StepFailed(turn.failure.code, turn.failure.message, again=not changed)
         answer = cap_text(self._shared.history.redactor.text(turn.answer), MOST_OUTPUT_BYTES)
         used = turn.meter.totals() if turn.meter is not None else {}
-        taint = self._run.session.after_call(turn.trace_id, taints=turn.session.record.tainted, host="")
+        taint = self._taint(turn.trace_id, turn.session.record.tainted)
         done = replace(self.record, output=answer, used=used, ran=True)
         if self._step.check:
             await self._run.store(done, changes=taint, told=False)
         else:
             await self._run.store(done.moved("success"), changes=taint)
+
+    def _taint(self, by: str, tainted: bool) -> Sequence[Change]:
+        """What to store with an output that comes from another session, which may be tainted."""
+        return self._run.session.after_call(by, taints=tainted, host="")
 
     # Another flow
 
@@ -308,8 +320,8 @@ class StepWork:
         )
         state, message, output = await run.result(self._step.timeout_s)
         if state != "success":
-            raise StepFailed("child_failed", message)
-        taint = self._run.session.after_call(run.record.id, taints=run.session.record.tainted, host="")
+            raise StepFailed("child_failed", message, again=state != "cancelled")
+        taint = self._taint(run.record.id, run.session.record.tainted)
         await self._run.store(replace(self.record, output=output).moved("success"), changes=taint)
 
     # Questions to people
@@ -426,6 +438,5 @@ class StepWork:
         code, message = failure_of(outcome)
         if code:
             await self._run.store(replace(self.record, ran=False, code="command_failed"), told=False)
-            raise StepFailed(
-                "command_failed", f"Its check did not pass: {message}", again=self._step.kind == "call"
-            )
+            failed = "command_failed"
+            raise StepFailed(failed, f"Its check did not pass: {message}", again=self._may_again(failed))

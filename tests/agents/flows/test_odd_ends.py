@@ -1,0 +1,216 @@
+"""Cancels, faults and deletions at odd moments: nothing goes on unseen, and nothing that is done is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from lightagentd.agents.flows.run import Run
+from lightagentd.daemon.daemon import Daemon
+from lightagentd.errors import StorageError
+from lightagentd.events.history import History
+from lightagentd.events.model import NewEvent
+from lightagentd.host.paths import Paths
+from tests.agents.asking import lines
+from tests.agents.flows.rig import add, allow, answer, echo, ended, flow, over, question, running, stored
+from tests.agents.scripted import ME, until
+from tests.scripted_model import call, say
+
+SLOW = [say("slow", pause_s=30)]
+
+
+def _busy(daemon: Daemon) -> bool:
+    """Whether a turn goes on anywhere."""
+    agents = daemon.registry.agents.values()
+    return any(one.running or one.queue for agent in agents for one in agent.sessions.values())
+
+
+def _full(monkeypatch: pytest.MonkeyPatch, step: str) -> list[int]:
+    """Let the disk take nothing of a step; gives how often it still does not."""
+    append, left = History.append, [1]
+
+    def full(self: History, *events: NewEvent, **more: object) -> asyncio.Future[object]:
+        if left[0] and any(e.topic == "flow.step" and e.data.get("step") == step for e in events):
+            left[0] -= 1
+            failed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+            failed.set_exception(StorageError("The disk is full."))
+            return failed
+        return append(self, *events, **more)  # type: ignore[arg-type,return-value]
+
+    monkeypatch.setattr(History, "append", full)
+    return left
+
+
+async def test_a_run_is_cancelled_while_it_offers_to_undo(paths: Paths, tmp_path: Path) -> None:
+    allow(paths)
+    out = tmp_path / "out"
+    undo = {"call": "probe.add", "args": {"path": str(out), "line": "undone"}}
+    flow(paths, "flow", {"name": "first", "undo": undo} | add(out), {"name": "second"} | add(tmp_path))
+    async with running(paths) as daemon:
+        run = await daemon.flows.run("flow", {}, ME.uid)
+        await question(daemon, run, "first/undo")
+        assert (await daemon.flows.cancel(run.record.id)).state == "cancelled"
+        assert daemon.flows.stored.record(run.record.id).state == "cancelled"
+        assert stored(daemon, run)["first/undo"].state == "cancelled"
+        assert not daemon.registry.shared.asked.approvals.questions.open_ones()
+
+
+async def test_a_run_that_waits_for_the_disk_is_cancelled(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow(paths, "flow", {"name": "say"} | echo("x"))
+    async with running(paths) as daemon:
+        monkeypatch.setattr("lightagentd.agents.flows.run.AGAIN_S", 30)
+        left = _full(monkeypatch, "say")
+        run = await daemon.flows.run("flow", {}, ME.uid)
+        await until(lambda: not left[0])
+        assert (await daemon.flows.cancel(run.record.id)).state == "cancelled"
+
+
+async def test_a_step_waits_for_the_disk_while_another_waits_for_a_person(
+    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightagentd.agents.flows.run.AGAIN_S", 0.01)
+    allow(paths)
+    out = tmp_path / "out"
+    flow(paths, "flow", {"name": "ask", "ask": "Go on?"}, {"name": "add", "depends_on": []} | add(out))
+    async with running(paths) as daemon:
+        _full(monkeypatch, "add")
+        run = await daemon.flows.run("flow", {}, ME.uid)
+        await until(lambda: "add" in run.steps and run.steps["add"].state == "success")
+        assert lines(out) == ["ran"]
+        await answer(daemon, run, "ask")
+        await over(run)
+
+
+async def test_a_run_that_takes_too_long_ends_what_it_asked(paths: Paths) -> None:
+    flow(paths, "flow", {"name": "think", "prompt": "x"}, timeout_s=0.3)
+    async with running(paths, SLOW) as daemon:
+        run = await ended(daemon)
+        assert (run.record.state, run.record.code) == ("failed", "timeout")
+        assert not _busy(daemon)
+
+
+async def test_a_cancel_while_a_prompt_is_stored_leaves_no_turn_behind(paths: Paths) -> None:
+    flow(paths, "flow", {"name": "think", "prompt": "x"})
+    async with running(paths, SLOW) as daemon:
+        for pauses in range(1, 9):
+            run = await daemon.flows.run("flow", {}, ME.uid)
+            for _ in range(pauses):
+                await asyncio.sleep(0.0003)
+            await daemon.flows.cancel(run.record.id)
+            assert not _busy(daemon), pauses
+
+
+async def test_what_is_stored_of_a_run_goes_on_when_its_caller_goes_away(paths: Paths) -> None:
+    flow(paths, "flow", {"name": "ask", "ask": "Go on?"})
+    async with running(paths) as daemon:
+        task = asyncio.create_task(daemon.flows.run("flow", {}, ME.uid))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert {one.id for one in daemon.flows.stored.records()} == {*daemon.flows.runs}
+
+
+async def test_a_cancel_while_a_nested_run_is_stored_ends_both(paths: Paths) -> None:
+    flow(paths, "below", {"name": "ask", "ask": "Go on?"})
+    flow(paths, "flow", {"name": "nested", "flow": "below"})
+    async with running(paths) as daemon:
+        for pauses in range(1, 5):
+            run = await daemon.flows.run("flow", {}, ME.uid)
+            for _ in range(pauses):
+                await asyncio.sleep(0)
+            await daemon.flows.cancel(run.record.id)
+            assert not [one for one in daemon.flows.stored.records() if one.state == "running"], pauses
+
+
+async def test_deleting_a_run_ends_those_that_are_its_steps(paths: Paths) -> None:
+    flow(paths, "below", {"name": "ask", "ask": "Go on?"})
+    flow(paths, "flow", {"name": "nested", "flow": "below"})
+    async with running(paths) as daemon:
+        run = await daemon.flows.run("flow", {}, ME.uid)
+        await until(lambda: len(daemon.flows.runs) == 2)
+        nested = next(one for one in daemon.flows.runs.values() if one is not run)
+        await question(daemon, nested, "ask")
+        await daemon.service.sessions.delete(ME, run.session.id, confirmed=True)
+        assert not daemon.flows.runs
+        assert nested.record.state == "cancelled"
+        assert not daemon.registry.shared.asked.inputs.questions.open_ones()
+        again = await daemon.flows.resume(nested.record.id)  # although the one above is gone
+        await answer(daemon, again, "ask")
+        assert (await over(again)).record.state == "success"
+
+
+async def test_a_run_goes_on_when_the_agent_that_waits_in_it_failed(paths: Paths, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    flow(paths, "flow", {"name": "think", "prompt": "x"})
+    async with running(paths, [call("probe_add", {"path": str(out)}), say("done")]) as daemon:
+        run = await daemon.flows.run("flow", {}, ME.uid)
+        agent, asked = daemon.registry.get("ops"), daemon.registry.shared.asked.approvals
+        await until(lambda: any(one.waiting for one in agent.sessions.values()))
+        agent.supervision.fail(RuntimeError("a fault"))
+        await until(lambda: agent.restarts == 1)
+        await until(lambda: any(one.waiting for one in agent.sessions.values()))
+        (one,) = asked.questions.open_ones()
+        await asked.answer(one.id, grant=True, uid=0)
+        await over(run)
+        assert (run.record.state, run.steps["think"].output) == ("success", "done")
+        assert lines(out) == ["ran"]
+
+
+async def test_a_fault_of_the_engine_ends_the_run_and_it_can_be_resumed(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow(paths, "flow", {"name": "say"} | echo("x"))
+    async with running(paths) as daemon:
+        with monkeypatch.context() as patch:
+            patch.setattr(Run, "_over", lambda *_: 1 / 0)
+            run = await ended(daemon)
+        assert (run.record.state, run.record.code) == ("failed", "internal")
+        assert daemon.flows.stored.record(run.record.id) == run.record
+        assert (await over(await daemon.flows.resume(run.record.id))).record.state == "success"
+
+
+async def test_nested_runs_of_items_go_on_where_they_failed(paths: Paths, tmp_path: Path) -> None:
+    allow(paths)
+    out, target = tmp_path / "out", tmp_path / "dir"
+    target.mkdir()
+    flow(paths, "below", {"name": "one"} | add(out), {"name": "two"} | add(target))
+    flow(paths, "flow", {"name": "nested", "flow": "below", "for_each": ["a"]})
+    async with running(paths) as daemon:
+        run = await ended(daemon)
+        assert run.record.state == "failed"
+        target.rmdir()
+        run = await over(await daemon.flows.resume(run.record.id))
+        assert (run.record.state, lines(out), lines(target)) == ("success", ["ran"], ["ran"])
+
+
+async def test_a_nested_run_that_is_tried_again_goes_on_where_it_failed(
+    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightagentd.agents.flows.step.FIRST_PAUSE_S", 0.01)
+    allow(paths)
+    out = tmp_path / "out"
+    flow(paths, "below", {"name": "one"} | add(out), {"name": "two"} | add(tmp_path))
+    flow(paths, "flow", {"name": "nested", "flow": "below", "max_retry": 1})
+    async with running(paths) as daemon:
+        run = await ended(daemon)
+        assert (run.record.state, run.steps["nested"].tries, lines(out)) == ("failed", 2, ["ran"])
+
+
+async def test_what_was_undone_runs_again_before_a_later_step_does(paths: Paths, tmp_path: Path) -> None:
+    allow(paths)
+    out, target = tmp_path / "out", tmp_path / "dir"
+    target.mkdir()
+    undo = {"call": "probe.add", "args": {"path": str(out), "line": "undone"}}
+    flow(paths, "flow", {"name": "first", "undo": undo} | add(out), {"name": "second"} | add(target))
+    async with running(paths) as daemon:
+        run = await daemon.flows.run("flow", {}, ME.uid)
+        await answer(daemon, run, "first/undo")
+        await over(run)
+        target.rmdir()
+        run = await over(await daemon.flows.rerun(run.record.id, "second"))
+        assert (run.record.state, lines(out)) == ("success", ["ran", "undone", "ran"])
+        assert "first/undo" not in stored(daemon, run)

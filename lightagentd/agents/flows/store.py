@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from lightagentd.agents.flows.records import DEFINITIONS, RUNS, STEPS, RunRecord, StepRecord, flow_in
 from lightagentd.config.flows.definition import Flow
 from lightagentd.errors import HistoryDamaged, NotFound
@@ -17,6 +19,8 @@ class FlowStore:
         self._history = history
         self._definitions: dict[str, Flow] = {}
         """Those that were looked at last, the newest last."""
+        self._using = threading.Lock()
+        """Held while one is looked up, by the loop and by threads."""
 
     def record(self, run_id: str) -> RunRecord:
         """Raises NotFound."""
@@ -40,11 +44,21 @@ class FlowStore:
         return [StepRecord.from_dict(value) for value in rows.values()]
 
     def definition(self, record: RunRecord) -> Flow:
-        """What a run runs. Raises NotFound, HistoryDamaged."""
-        found = self._definitions.pop(record.digest, None)
-        if found is None:
-            found = flow_in(self._history.queries.state_of(DEFINITIONS, record.digest))
-        self._definitions[record.digest] = found
-        while len(self._definitions) > _KEPT:
-            self._definitions.pop(next(iter(self._definitions)))
+        """What a run runs. Raises HistoryDamaged."""
+        with self._using:
+            found = self._definitions.pop(record.digest, None)
+            if found is None:
+                found = self._read(record)
+            self._definitions[record.digest] = found
+            while len(self._definitions) > _KEPT:
+                self._definitions.pop(next(iter(self._definitions)))
         return found
+
+    def _read(self, record: RunRecord) -> Flow:
+        try:
+            return flow_in(self._history.queries.state_of(DEFINITIONS, record.digest))
+        except (NotFound, HistoryDamaged):
+            raise HistoryDamaged(
+                f"What the run {record.id} runs cannot be read any more.",
+                suggestion=f"Run it as the file is now: lactl flows rerun {record.id} STEP --new",
+            ) from None

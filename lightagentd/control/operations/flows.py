@@ -18,7 +18,7 @@ from lightagentd.config.flows.shell import is_command, quoted_for_shell
 from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access, check_limit, sees
 from lightagentd.control.operations.declared import Operations, method, stream
-from lightagentd.errors import InvalidArgument, LightagentError, NotFound
+from lightagentd.errors import HistoryDamaged, InvalidArgument, LightagentError, NotFound
 from lightagentd.policy.operation import Operation
 
 if TYPE_CHECKING:
@@ -115,6 +115,8 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
                 raise NotFound(f"There is no run of {name} whose outputs there are.", field="of")
             of = last[0].id
         record = await self._admit_to(caller, of, Operation.INSPECT)
+        if record.flow != (name := self._flows.files.file(flow).name):
+            raise InvalidArgument(f"The run {of} is one of {record.flow}, and not of {name}.", field="of")
         run = await self._flows.fork(record.id, first, caller.uid, inputs=_object(inputs))
         return self._run(run.record)
 
@@ -127,7 +129,9 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
         records = [
             one for one in await asyncio.to_thread(self._flows.stored.records) if name in ("", one.flow)
         ]
-        own = [one for one in reversed(records) if sees(caller, one.owner)][:limit]
+        seen = [one for one in reversed(records) if sees(caller, one.owner)]
+        agents = await self._access.inspectable(caller, {one.agent for one in seen})
+        own = [one for one in seen if one.agent in agents][:limit]
         return await asyncio.to_thread(lambda: [self._run(one) for one in own])
 
     @method("Get", returns="found")
@@ -179,6 +183,7 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
     async def resume(self, caller: Caller, run: str) -> api.FlowRun:
         """Go on with a run that failed or was cancelled: what is done stays done."""
         record = await self._admit_to(caller, run, Operation.PROMPT)
+        await self._may_prompt(caller, self._flows.stored.definition(record))
         return self._run((await self._flows.resume(record.id)).record)
 
     @method("Rerun", returns="run")
@@ -189,6 +194,8 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
         record = await self._admit_to(caller, run, Operation.PROMPT)
         if new:
             await self._may_run(caller, self._flows.files.get(record.flow))
+        else:
+            await self._may_prompt(caller, self._flows.stored.definition(record))
         return self._run((await self._flows.rerun(record.id, step, new=new)).record)
 
     @method("Cancel", returns="run")
@@ -201,11 +208,16 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
 
     async def _may_run(self, caller: Caller, flow: Flow) -> Caller:
         """A caller who may prompt every agent of a flow. Raises PermissionDenied, NotFound."""
+        caller = await self._may_prompt(caller, flow)
+        for nested in {step.flow for step in flow.step if step.flow}:
+            caller = await self._may_run(caller, self._flows.files.get(nested))
+        return caller
+
+    async def _may_prompt(self, caller: Caller, flow: Flow) -> Caller:
+        """A caller who may prompt the agents of a flow's own steps. Raises PermissionDenied."""
         await self._access.check_open(caller)
         for agent in _agents(flow):
             caller = await self._access.admit(caller, Operation.PROMPT, agent=agent)
-        for nested in {step.flow for step in flow.step if step.flow}:
-            caller = await self._may_run(caller, self._flows.files.get(nested))
         return caller
 
     async def _admit_to(self, caller: Caller, run: str, operation: Operation) -> RunRecord:
@@ -252,8 +264,12 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
         )
 
     def _run(self, record: RunRecord) -> api.FlowRun:
-        flow = self._flows.stored.definition(record)
-        going, own = self._flows.runs.get(record.id), {step.name for step in flow.step}
+        try:
+            flow = self._flows.stored.definition(record)
+            own, problem = {step.name for step in flow.step}, ""
+        except HistoryDamaged as err:  # one of them must not hide the others
+            own, problem = set(), err.message
+        going = self._flows.runs.get(record.id)
         steps = [*going.steps.values()] if going is not None else []
         waits = self._waits(steps)
         done = sum(1 for one in steps if one.is_over and one.name in own)
@@ -275,10 +291,10 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
             started_us=record.started_us,
             ended_us=record.ended_us,
             code=record.code,
-            message=record.message,
+            message=record.message or problem,
             waits=waits,
             done=record.done if going is None else done,
-            steps=len(flow.step),
+            steps=len(own),
         )
 
     def _waits(self, steps: Iterable[StepRecord]) -> list[str]:

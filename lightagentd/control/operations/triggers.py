@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -21,7 +22,7 @@ from lightagentd.config.unattended import Unattended
 from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access, is_last_event
 from lightagentd.control.operations.declared import Operations, method, stream
-from lightagentd.errors import InvalidArgument, LightagentError
+from lightagentd.errors import InvalidArgument, LightagentError, NotFound
 from lightagentd.policy.operation import Operation
 
 if TYPE_CHECKING:
@@ -163,10 +164,10 @@ class Triggers(Operations, interface="org.lightagent1.Triggers"):
     def _agent_of(self, name: str) -> str:
         file = self._triggers.files.found.get(name)
         if isinstance(file, TriggerFile) and file.flow is not None:
-            flow = self._flows.found.get(file.flow)
-            return (
-                (flow.checked.flow.agent or "") if flow is not None and flow.checked.flow is not None else ""
-            )
+            with contextlib.suppress(NotFound):
+                flow = self._flows.file(file.flow).checked.flow
+                return (flow.agent or "") if flow is not None else ""
+            return ""
         return file.agent if file is not None else ""
 
     def _sample(self, name: str) -> dict[str, Any]:

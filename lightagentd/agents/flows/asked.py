@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _LOOKED_AT = 10_000
 _TOLD = 5
 _STARTING_S = 0.1
+_RUNS = "flows.run"
+"""The call that observes for itself, and whose run may change something."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,21 +131,26 @@ def ending_of(history: History, record: StepRecord) -> Ending:
     """Read the attempt of a step back. Reads a lot; for a thread."""
     wanted = Filter(session=record.session) if record.session else Filter(trace=record.trace_id)
     own = history.queries.newest(wanted, _LOOKED_AT)
+    below = _below(history, record.session) if record.session else []
+    others = [event for one in below for event in history.queries.newest(Filter(session=one), _LOOKED_AT)]
     calls: dict[str, str] = {}
     changed = False
     answer = None
-    for event in own:
+    for event in [*others, *own]:
         data = event.data or {}
         if (event.topic, event.type) == (CallIntended.topic, CallIntended.type):
             name, effect = f"{data.get('tool')}.{data.get('action')}", data.get("effect")
             calls[str(data.get("call_id"))] = name
-            changed = changed or effect != Effect.OBSERVE.value
+            changed = changed or effect != Effect.OBSERVE.value or name == _RUNS
         elif event.type == INVOCATION and event.topic.startswith("tool."):
             result = str(data.get("result"))
             words = "its end is not known" if result == OutcomeUnknown.code else f"it ended with {result}"
             calls[str(data.get("call_id"))] = f"{data.get('tool')}.{data.get('action')} ({words})"
         elif (
-            event.topic == "agent.message" and data.get("role") == "assistant" and not data.get("tool_calls")
+            event.topic == "agent.message"
+            and event.session == record.session
+            and data.get("role") == "assistant"
+            and not data.get("tool_calls")
         ):
             answer = str(data.get("content", ""))
     is_done = any((one.topic, one.type) == (TurnDone.topic, TurnDone.type) for one in own)
@@ -152,6 +159,17 @@ def ending_of(history: History, record: StepRecord) -> Ending:
     return Ending(
         answer=answer if is_done else None, known=(known, changed), tainted=_tainted(history, record)
     )
+
+
+def _below(history: History, session: str) -> list[str]:
+    """The sessions below one: those of agents that its agent asked, and so on."""
+    children: dict[str, list[str]] = {}
+    for one in history.queries.state("sessions").values():
+        children.setdefault(str(one.get("parent", "")), []).append(str(one["id"]))
+    found = [*children.get(session, ())]
+    for one in found:
+        found += children.get(one, ())
+    return found
 
 
 def _tainted(history: History, record: StepRecord) -> bool:

@@ -36,7 +36,10 @@ from lightagentd.errors import (
     LightagentError,
     LimitExceeded,
     NotFound,
+    OutcomeUnknown,
+    Panicked,
     ShuttingDown,
+    TimedOut,
 )
 from lightagentd.events.history import Change, NewEvent
 from lightagentd.events.model import within
@@ -53,6 +56,8 @@ StoredWith = Callable[[Session], tuple[Sequence[NewEvent], Sequence[Change]]]
 
 MOST_RUNS = 1000
 """How many runs may go on at once."""
+_CUT_OFF = (OutcomeUnknown.code, Cancelled.code, TimedOut.code, Panicked.code)
+"""How a step ends that did not come to an end of its own."""
 MOST_NESTED = 8
 """How deep flows may run flows."""
 
@@ -392,8 +397,9 @@ def _undone(steps: Sequence[StepRecord]) -> set[str]:
 
 
 def _resumed(record: StepRecord) -> StepRecord:
-    """A step that is to go on. One of which nobody knows what it did asks first."""
-    if record.code == "outcome_unknown" and record.trace_id:
+    """A step that is to go on. One that was cut off asks first, if it may have changed something."""
+    begun = record.trace_id or record.session
+    if record.code in _CUT_OFF and begun and not record.name.endswith("/undo"):
         return replace(record, state="running", code="", message="", tries=0, ended_us=0)
     return replace(record.again(), nested=record.nested)
 

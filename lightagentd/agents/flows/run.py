@@ -177,21 +177,17 @@ class Run:
             pass
         except LightagentError as err:
             _log.warning("the run %s of the flow %s stops: %s", self.record.id, self.record.flow, err.message)
-            await self._stopped_by(err)
+            await _stopped_by(self, err)
         except Exception:  # noqa: BLE001 - the boundary of a run: logged, and it can be resumed
             _log.exception("the run %s of the flow %s stops", self.record.id, self.record.flow)
-            await self._stopped_by(LightagentError("A fault of the daemon stopped it; the journal has more."))
+            await _stopped_by(
+                self, LightagentError("A fault of the daemon stopped it; the journal has more.")
+            )
         finally:
             if self.record.state != "running" or not self.flows.closing:
                 self.flows.forget(self)
             self.ended.set()
             self.ring()
-
-    async def _stopped_by(self, err: LightagentError) -> None:
-        """Store that something stopped it for which no step accounts, so that it is seen and can go on."""
-        if not self.session.deleted:
-            with contextlib.suppress(LightagentError):  # then the next start goes on with it
-                await self.finish("failed", err.code, err.message)
 
     async def _run(self) -> None:
         left_s = self.flow.timeout_s - (now_us() - self.record.started_us) / 1_000_000
@@ -423,6 +419,13 @@ class Run:
                 }
             )
             await self._to_end(StepWork(self, undoing, f"{step.name}/undo"))
+
+
+async def _stopped_by(run: Run, err: LightagentError) -> None:
+    """Store that something stopped a run for which no step accounts, so that it is seen and can go on."""
+    if not run.session.deleted:
+        with contextlib.suppress(LightagentError):  # then the next start goes on with it
+            await run.finish("failed", err.code, err.message)
 
 
 _PENDING = StepRecord(run="run_", name="")

@@ -26,7 +26,7 @@ from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.config.flows.definition import Step
 from lightagentd.config.flows.references import as_text, filled
 from lightagentd.config.flows.shell import quoted_for_shell
-from lightagentd.errors import LightagentError, StorageError
+from lightagentd.errors import LightagentError, StorageError, ToolError
 from lightagentd.events.history import Change
 from lightagentd.events.model import new_id, within
 from lightagentd.llm.protocol import ToolCall
@@ -80,6 +80,8 @@ class StepWork:
         """
         resumed = self.record.state != "pending"
         while not self.record.is_over:
+            if self._run.flows.closing:
+                raise Suspended
             try:
                 if resumed and self.record.asks_for == "unknown":
                     raise Unknown("")
@@ -114,7 +116,7 @@ class StepWork:
         if resumed and record.code and not record.ran:
             if record.code == _UNKNOWN and await self._changes():
                 raise Unknown(record.message)
-            raise StepFailed(record.code, record.message, again=self._may_again(record.code))
+            raise StepFailed(record.code, record.message, again=_may_again(self._step, record.code))
         if not (resumed and record.ran):
             kind = self._step.kind
             if self._step.requires_approval and kind != "call" and not record.allowed:
@@ -137,10 +139,6 @@ class StepWork:
         step = self._step
         is_last = step.fallback_agent and self.record.tries > step.max_retry
         return (step.fallback_agent if is_last else step.agent) or self._run.record.agent
-
-    def _may_again(self, code: str) -> bool:
-        """Whether a call that failed, or a step whose check did not pass, may be tried again."""
-        return self._step.kind == "call" and code not in ("approval_denied", "policy_denied")
 
     async def _failed(self, err: StepFailed) -> None:
         """Try again, after a pause, or store the failure. Raises StorageError."""
@@ -243,7 +241,7 @@ class StepWork:
         code, message = failure_of(outcome)
         if code == _UNKNOWN and await self._changes():
             raise Unknown(message)
-        raise StepFailed(code, message, again=self._may_again(code))
+        raise StepFailed(code, message, again=_may_again(self._step, code))
 
     async def _timed(self, turn: StepTurn, ran: ToolRun, results: Results, waits_for: str) -> Outcome:
         """Run a call within the time of the step, which does not pass while a person is asked."""
@@ -293,8 +291,8 @@ class StepWork:
             turn = await asked_in_child(self._run, self._step, begun, prompt)
         assert turn is not None
         if turn.failure is not None:
-            changed = [one for one in turn.calls if one["effect"] not in ("", Effect.OBSERVE.value)]
-            raise StepFailed(turn.failure.code, turn.failure.message, again=not changed)
+            again = not await self._changes()
+            raise StepFailed(turn.failure.code, turn.failure.message, again=again)
         answer = cap_text(self._shared.history.redactor.text(turn.answer), MOST_OUTPUT_BYTES)
         used = turn.meter.totals() if turn.meter is not None else {}
         taint = self._taint(turn.trace_id, turn.session.record.tainted)
@@ -369,7 +367,7 @@ class StepWork:
         elif found.answer == DONE:
             fresh = self.record.moved("success", message="A person said that it is done.")
         else:
-            fresh = self.record.moved("failed", code="cancelled", message="A person said that it failed.")
+            fresh = self.record.moved("failed", code=ToolError.code, message="A person said that it failed.")
         await self._run.store(fresh, events=events, changes=changes)
 
     async def _ask(
@@ -439,4 +437,11 @@ class StepWork:
         if code:
             await self._run.store(replace(self.record, ran=False, code="command_failed"), told=False)
             failed = "command_failed"
-            raise StepFailed(failed, f"Its check did not pass: {message}", again=self._may_again(failed))
+            raise StepFailed(
+                failed, f"Its check did not pass: {message}", again=_may_again(self._step, failed)
+            )
+
+
+def _may_again(step: Step, code: str) -> bool:
+    """Whether a call that failed, or a step whose check did not pass, may be tried again."""
+    return step.kind == "call" and code not in ("approval_denied", "policy_denied")

@@ -7,16 +7,33 @@ from pathlib import Path
 
 import pytest
 
+from lightagentd.agents.flows.asked import ending_of
 from lightagentd.agents.flows.run import Run
+from lightagentd.agents.flows.step import FAILED
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import StorageError
 from lightagentd.events.history import History
 from lightagentd.events.model import NewEvent
 from lightagentd.host.paths import Paths
-from tests.agents.asking import lines
-from tests.agents.flows.rig import add, allow, answer, echo, ended, flow, over, question, running, stored
+from tests.agents.asking import FRONT, lines, prepare
+from tests.agents.flows.rig import (
+    ALLOW,
+    CHANGE,
+    add,
+    allow,
+    answer,
+    echo,
+    ended,
+    flow,
+    over,
+    question,
+    running,
+    stored,
+)
 from tests.agents.scripted import ME, until
-from tests.scripted_model import call, say
+from tests.agents.team.rig import ask, team
+from tests.conftest import write
+from tests.scripted_model import Answer, Fault, call, say
 
 SLOW = [say("slow", pause_s=30)]
 
@@ -214,3 +231,69 @@ async def test_what_was_undone_runs_again_before_a_later_step_does(paths: Paths,
         run = await over(await daemon.flows.rerun(run.record.id, "second"))
         assert (run.record.state, lines(out)) == ("success", ["ran", "undone", "ran"])
         assert "first/undo" not in stored(daemon, run)
+
+
+async def test_what_was_cut_off_and_may_have_changed_something_asks_when_it_is_resumed(
+    paths: Paths, tmp_path: Path
+) -> None:
+    rule = ALLOW.replace('"probe"', '"bash"')
+    write(paths.config / "policy.d" / "bash.toml", rule)
+    out = tmp_path / "out"
+    args = {"command": f"echo ran >> {out}; sleep 30", "effect": "change"}
+    flow(paths, "flow", {"name": "add", "call": "bash.exec", "args": args})
+    flow(paths, "short", {"name": "add", "call": "bash.exec", "args": args, "timeout_s": 1})
+    async with running(paths) as daemon:
+        cut = await daemon.flows.run("flow", {}, ME.uid)
+        await until(lambda: lines(out))
+        await daemon.flows.cancel(cut.record.id)
+        late = await ended(daemon, "short")
+        assert lines(out) == ["ran", "ran"]
+        for run, code in ((cut, "cancelled"), (late, "timeout")):
+            assert run.steps["add"].code == code
+            again = await daemon.flows.resume(run.record.id)
+            await answer(daemon, again, "add", FAILED)
+            await over(again)
+            assert again.record.state == "failed"
+        assert lines(out) == ["ran", "ran"]
+        again = await daemon.flows.resume(cut.record.id)  # a person said that it failed
+        await until(lambda: len(lines(out)) == 3)
+        await daemon.flows.cancel(again.record.id)
+
+
+async def test_what_an_agent_changed_that_a_prompt_asked_is_known(paths: Paths, tmp_path: Path) -> None:
+    prepare(paths)
+    allow(paths)
+    out = tmp_path / "out"
+    flow(paths, "flow", {"name": "think", "prompt": "x", "max_retry": 3})
+    scripts: dict[str, list[Answer]] = {
+        "ops": [ask("other"), Fault(status=400)],
+        "other": [call("probe_add", {"path": str(out)}), say("done")],
+    }
+    fronts = {"ops": f"{FRONT}\nagents: [other]", "other": FRONT}
+    async with team(paths, scripts, fronts=fronts, toml=CHANGE) as test:
+        run = await ended(test.daemon)
+        assert (run.steps["think"].state, run.steps["think"].tries) == ("failed", 1)
+        assert lines(out) == ["ran"]
+        known, changed = ending_of(test.daemon.history, run.steps["think"]).known
+        assert changed
+        assert "probe.add" in known
+
+
+async def test_no_attempt_begins_while_the_daemon_drains(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightagentd.agents.flows.step.FIRST_PAUSE_S", 0.5)
+    flow(
+        paths,
+        "flow",
+        {"name": "read", "call": "probe.read", "args": {"url": "x", "fail": True}, "max_retry": 1},
+    )
+    async with running(paths) as daemon:
+        run = await daemon.flows.run("flow", {}, ME.uid)
+        await until(lambda: "read" in run.steps and run.steps["read"].tries)
+        await daemon.drain()
+        assert (run.record.state, run.steps["read"].state, run.steps["read"].attempt) == (
+            "running",
+            "pending",
+            1,
+        )

@@ -96,7 +96,7 @@ def shown(daemon: DaemonProcess, run_id: str) -> dict[str, Any]:
 
 
 def waits(daemon: DaemonProcess, run_id: str, *, after: str = "") -> str:
-    """Wait until a run waits for a person, and not for the answer that it just got; gives the question's id."""
+    """Wait until a run waits for a person, and not for what was just answered; gives the question's id."""
     deadline = time.monotonic() + 60
     while (found := shown(daemon, run_id)["run"]["waits"]) in ([], [after]):
         assert time.monotonic() < deadline, found

@@ -14,6 +14,7 @@ from tests.agents.flows.rig import CHANGE, add, answer, echo, flow, question, ru
 from tests.agents.scripted import ME, until
 from tests.agents.team.rig import by_agent, define_team
 from tests.agents.triggers.rig import at_rest, counts, happened, taken, trigger
+from tests.conftest import write
 from tests.scripted_model import ScriptedModel, say
 
 AGENT = {"agent": None, "prompt": None}
@@ -96,3 +97,12 @@ async def test_a_kill_anywhere_runs_the_flow_once(
                     assert counts(again.triggers) == {"fired": 1}, number
                     (found,) = await taken(again.triggers)
                     assert (found.text, len(again.flows.stored.records())) == ("2", 1), number
+
+
+async def test_a_flow_by_its_short_name_is_one_of_its_agent(paths: Paths) -> None:
+    text = 'description = "x"\n[[step]]\nname = "say"\ncall = "probe.read"\nargs = { url = "x" }\n'
+    write(paths.config / "agent" / "ops" / "flows" / "mine.toml", text)
+    trigger(paths, agent=None, prompt=None, flow="mine")
+    async with running(paths) as daemon:
+        found = {one.name: one for one in await daemon.service.triggers.listed(ME)}
+        assert found["disk"].agent == "ops"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -108,8 +108,10 @@ class Content:
             definitions.agents.pop(name, None)
         return {name: own for name, own in found.items() if name in definitions.agents}
 
-    def _kits(self, own: Collection[str]) -> dict[str, str]:
-        return {name: str(self.definitions.agents[name].folder.resolve()) for name in own}
+    def _kits(self, own: Mapping[str, Own]) -> dict[str, str]:
+        """The folders from which workers of these agents load something."""
+        needed = [name for name, one in own.items() if one.in_workers]
+        return {name: str(self.definitions.agents[name].folder.resolve()) for name in needed}
 
     async def _read_tools(self, pool: Pool, builtins: Builtins) -> None:
         try:

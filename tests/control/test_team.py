@@ -59,6 +59,9 @@ async def test_events_messages_and_transfers_are_the_same_everywhere(paths: Path
         for session in sessions:
             await client.call("Sessions.Wait", session=session.strip())
         await until(lambda: not any(agent.turns_running or agent.turns_queued for agent in agents))
+        async with asyncio.timeout(60):
+            while any(one["waits"] for one in (await client.call("Sessions.Mail"))["letters"]):
+                await asyncio.sleep(0.02)
         letters = (await client.call("Sessions.Mail"))["letters"]
         assert [one["text"] for one in letters] == ["3 errors"] * 3
         assert {one["session"] for one in letters} == {one.strip() for one in sessions}

@@ -32,13 +32,13 @@ def run(service: Machine) -> dict[str, Any]:
     service.copy_in(FOLDER, IN_MACHINE)
     argv = ["eval", "run", IN_MACHINE, "--agent", "ops", "--model", "runbook", "-n", "1", "--json"]
     try:
-        service.run([f"{IN_MACHINE}/machine.sh", "up"])
+        service.run([f"{IN_MACHINE}/machine.sh", "up"], timeout_s=120)
         before = service.run(["sh", "-c", STATE]).stdout
         done = service.run(["lactl", *argv], check=False, timeout_s=120)
         assert done.status in (0, 82), done.explain()
         after = service.run(["sh", "-c", STATE]).stdout
     finally:
-        service.run([f"{IN_MACHINE}/machine.sh", "down"])
+        service.run([f"{IN_MACHINE}/machine.sh", "down"], timeout_s=120)
         service.run(["rm", "-r", IN_MACHINE])
     trials = {one["case"]: one for one in json.loads(done.stdout)["trials"]}
     return {"trials": trials, "before": before, "after": after}

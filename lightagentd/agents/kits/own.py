@@ -32,6 +32,11 @@ class Own:
     unknown: str = ""
     """Why no worker could describe the tools."""
 
+    @property
+    def in_workers(self) -> bool:
+        """Whether a worker of the agent loads anything of it; flows and cases of assessments it does not."""
+        return bool(self.toolbox.tools or self.skills.skills or self.skills.broken or self.unknown)
+
 
 async def read_own(folder: Path, pool: Pool | None, common: Toolbox) -> Own:
     """Read a folder; `common` are the tools of all agents, whose names are taken. Without a pool no tool is

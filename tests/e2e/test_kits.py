@@ -43,6 +43,7 @@ def test_a_kit_is_the_daemons_and_its_tools_run_in_its_agents_unit(service: Mach
     refused = lactl(service, "tools", "call", "ops", "dbstat.show", check=False)
     assert (refused.status, "There is no tool" in refused.stderr) == (66, True)
     assert "The database is fine" in call(service, "skill.run", agent="dba", name="db-check")["text"]
+    shell(service, "true", agent="ops")
     workers = [one for one in lactl_json(service, "status")["workers"] if one["agent"] in ("ops", "dba")]
     assert {one["agent"] for one in workers} == {"ops", "dba"}
     assert len({one["unit"] for one in workers}) == len(workers)

@@ -235,7 +235,7 @@ LONG = 64 << 10
 """So many characters are looked at at once, where lines end; a text that is longer belongs into a thread."""
 KNOWN_FROM = 1 << 10
 """A text of more characters is known again: its digest costs a hundredth of another look."""
-_KNOWN_CLEAN = 128
+_KNOWN_CLEAN = 256
 """How many texts are known again."""
 
 
@@ -323,7 +323,9 @@ class Redactor:
         if (begins_line, _digest(encoded)) in clean:
             return text
         found = self._part(text, begins_line=begins_line)
-        clean[begins_line, _digest(found.encode("utf-8", "surrogatepass"))] = None
+        # Without the line ends at its end, as a flow keeps an output, it is as clean: no format looks at them.
+        for text in {found, found.rstrip("\n")}:
+            clean[begins_line, _digest(text.encode("utf-8", "surrogatepass"))] = None
         for oldest in list(clean)[:-_KNOWN_CLEAN]:
             clean.pop(oldest, None)
         return found

@@ -48,6 +48,11 @@ class Run:
         self.registry: Registry = flows.registry
         self.shared = flows.registry.shared
         self.steps = {one.name: one for one in steps}
+        self.handled: dict[str, list[str]] = {}
+        """The steps whose failure a step handles, by its name."""
+        for one in flow.step:
+            if one.handler:
+                self.handled.setdefault(one.handler, []).append(one.name)
         self.asked_turns: set[Turn] = set()
         """The turns of its prompts that go on."""
         self.ended = asyncio.Event()
@@ -450,9 +455,9 @@ def _decided(run: Run, step: Step, record: StepRecord) -> StepRecord | None:
 
 def _skips(run: Run, step: Step) -> str:
     """Why a step is skipped, as a sentence; empty when it is not."""
-    for_failure = [one for one in run.flow.step if one.handler == step.name]
-    if for_failure and not any(run.steps[one.name].state == "failed" for one in for_failure):
-        return f"{for_failure[0].name} did not fail."
+    for_failure = run.handled.get(step.name, ())
+    if for_failure and not any(run.steps[name].state == "failed" for name in for_failure):
+        return f"{for_failure[0]} did not fail."
     return "" if _hold(run, step.when) else "Its condition when does not hold."
 
 

@@ -105,9 +105,9 @@ def show(machine: Machine, *names: str) -> dict[str, str]:
     return {key: value for key, _, value in (line.partition("=") for line in out.splitlines())}
 
 
-def eventually(condition: Callable[[], object], what: str) -> None:
-    """Wait until the condition holds, at most `DEADLINE_S`."""
-    deadline = time.monotonic() + DEADLINE_S
+def eventually(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:
+    """Wait until the condition holds."""
+    deadline = time.monotonic() + deadline_s
     while not condition():
-        assert time.monotonic() < deadline, f"after {DEADLINE_S:g} s still not: {what}"
+        assert time.monotonic() < deadline, f"after {deadline_s:g} s still not: {what}"
         time.sleep(0.05)

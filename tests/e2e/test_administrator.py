@@ -119,3 +119,6 @@ def test_the_bus_restarts_and_the_daemon_is_there_again(service: Machine) -> Non
     assert show(service, "MainPID")["MainPID"] == pid
     eventually(lambda: lactl_json(service, "status")["problems"] == [], "no problem is left")
     assert "memory" in lactl(service, "prompt", "ops", "check memory").stdout
+    # logind stays on the old bus, and a login or apt would then wait 25 s for it in each test that follows.
+    service.run(["systemctl", "restart", "systemd-logind.service"], timeout_s=60)
+    service.run(["loginctl", "list-sessions"])

@@ -2,7 +2,7 @@
 # machine.sh up|down: stages the faults that the cases of machine.toml ask about, and takes them back.
 #
 # It is for a Debian 13 system that is there for nothing else, as root: it fills file systems, breaks
-# resolv.conf, makes a user and installs a package.
+# resolv.conf, makes a user and installs a package. test_evals.py runs it in a booted container.
 set -u
 units=/run/systemd/system
 services="tariffd courierd meterd tilerender olddash newdash stocksync brokerd hoarder reaper"

@@ -323,7 +323,7 @@ class Redactor:
         if (begins_line, _digest(encoded)) in clean:
             return text
         found = self._part(text, begins_line=begins_line)
-        # Without the line ends at its end, as a flow keeps an output, it is as clean: no format looks at them.
+        # Without the line ends at its end, as a flow keeps it, it is as clean: no format looks at them.
         for text in {found, found.rstrip("\n")}:
             clean[begins_line, _digest(text.encode("utf-8", "surrogatepass"))] = None
         for oldest in list(clean)[:-_KNOWN_CLEAN]:

@@ -13,7 +13,7 @@ from lightagentd.events.history import Change
 from lightagentd.host.paths import Paths
 from lightagentd.policy.operation import Operation
 from tests.agents.asking import lines
-from tests.agents.flows.rig import add, allow, echo, ended, flow, over, running
+from tests.agents.flows.rig import add, allow, echo, ended, flow, over, question, running
 from tests.agents.scripted import ME
 from tests.other_user import OUTSIDERS_GID
 from tests.scripted_model import say
@@ -32,6 +32,16 @@ class Only:
         return operation is Operation.INSPECT or (
             operation is Operation.PROMPT and agent in ("", *self._agents)
         )
+
+
+class Hides:
+    """A decider that lets anybody look at all agents but one."""
+
+    def __init__(self, agent: str) -> None:
+        self._agent = agent
+
+    async def allows(self, caller: Caller, operation: Operation, *, agent: str, ask: bool) -> bool | None:
+        return operation is Operation.INSPECT and agent != self._agent
 
 
 def let(daemon: Daemon, *agents: str) -> None:
@@ -87,14 +97,7 @@ async def test_runs_with_agents_that_the_caller_may_not_inspect_are_not_listed(p
     async with running(paths) as daemon:
         run = await daemon.flows.run("flow", {}, OWNER.uid)
         await over(run)
-
-        class Hidden(Only):
-            async def allows(
-                self, caller: Caller, operation: Operation, *, agent: str, ask: bool
-            ) -> bool | None:
-                return operation is Operation.INSPECT and agent != "ops"
-
-        daemon.service.flows._access._authority = Authority(Hidden())
+        daemon.service.flows._access._authority = Authority(Hides("ops"))
         assert await daemon.service.flows.runs(OWNER) == []
 
 
@@ -112,3 +115,25 @@ async def test_a_run_whose_definition_is_gone_hides_no_other_and_says_what_to_do
             await daemon.service.flows.resume(ME, run.record.id)
         assert "--new" in caught.value.suggestion
         await daemon.service.flows.rerun(ME, run.record.id, "say", new=True)
+
+
+async def test_a_run_whose_definition_is_gone_can_be_cancelled(paths: Paths) -> None:
+    flow(paths, "flow", {"name": "ask", "ask": "Go?"})
+    async with running(paths) as daemon:
+        run = await daemon.flows.run("flow", {}, ME.uid)
+        await question(daemon, run, "ask")
+        gone = Change(state="flow_definitions", key=run.record.digest, value=None)
+        await daemon.history.append(changes=[gone])
+    async with running(paths) as daemon:
+        assert run.record.id not in daemon.flows.runs
+        assert (await daemon.service.flows.cancel(ME, run.record.id)).state == "cancelled"
+
+
+async def test_a_flow_is_shown_to_who_may_look_at_its_agent(paths: Paths) -> None:
+    flow(paths, "hidden", {"name": "say"} | echo("x"), agent="other")
+    async with running(paths, other=[say("ok")]) as daemon:
+        daemon.service.flows._access._authority = Authority(Hides("other"))
+        of = daemon.service.flows
+        for answer in (of.draw(OTHER, "hidden"), of.plan(OTHER, "hidden"), of.check(OTHER, "hidden")):
+            with pytest.raises(PermissionDenied):
+                await answer

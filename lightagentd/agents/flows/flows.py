@@ -33,6 +33,7 @@ from lightagentd.config.flows.references import as_text
 from lightagentd.errors import (
     Cancelled,
     Conflict,
+    HistoryDamaged,
     LightagentError,
     LimitExceeded,
     NotFound,
@@ -379,7 +380,10 @@ class Flows:
         if run is None:
             if record.state != "running":
                 raise Conflict(f"The run {record.id} is over: {record.state}.")
-            run = self._stored(record)
+            try:
+                run = self._stored(record)
+            except HistoryDamaged:  # its definition is gone, which nobody needs to cancel it
+                run = Run(self, record, Flow.model_construct(step=()), self._session(record), [])
             run.ended.set()
             await run.finish("cancelled", Cancelled.code, "A person cancelled it.")
             return run.record

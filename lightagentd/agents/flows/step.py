@@ -310,12 +310,7 @@ class StepWork:
 
     async def _nested(self) -> None:
         assert self._step.flow is not None
-        run = await self._run.flows.nested(
-            self._run,
-            self,
-            self._step.flow,
-            {key: filled(one, self.values.look_up) for key, one in self._step.inputs.items()},
-        )
+        run = await self._run.flows.nested(self._run, self, self._step.flow, _inputs(self._step, self.values))
         state, message, output = await run.result(self._step.timeout_s)
         if state != "success":
             raise StepFailed("child_failed", message, again=state != "cancelled")
@@ -335,7 +330,7 @@ class StepWork:
 
     async def _ask_to_begin(self) -> None:
         step = self._step
-        what = self.values.prompt(self._step).question if step.prompt else f"the flow {step.flow}"
+        what = self.values.prompt(self._step).question if step.prompt else _named(step, self.values)
         found = await self._ask("begin", f"May the step {self.name} begin? It runs: {what}", ("yes", "no"))
         events, changes = self._shared.asked.inputs.taken(found.id)
         if found.answer != "yes":
@@ -440,6 +435,19 @@ class StepWork:
             raise StepFailed(
                 failed, f"Its check did not pass: {message}", again=_may_again(self._step, failed)
             )
+
+
+def _inputs(step: Step, values: Values) -> dict[str, Any]:
+    """What a step gives to the flow that it runs."""
+    return {key: filled(one, values.look_up) for key, one in step.inputs.items()}
+
+
+def _named(step: Step, values: Values) -> str:
+    """The flow that a step runs, with its inputs, for a person who lets it begin."""
+    given = ", ".join(
+        f"{key} = {json.dumps(one, ensure_ascii=False)}" for key, one in _inputs(step, values).items()
+    )
+    return f"the flow {step.flow}" + (f" with {given}" if given else "")
 
 
 def _may_again(step: Step, code: str) -> bool:

@@ -60,6 +60,7 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
             found = await asyncio.to_thread(self._flows.files.check, text, name[:1000])
         else:
             await asyncio.to_thread(self._flows.files.read)
+            await self._admit_to_flow(caller, name)
             found = self._flows.files.file(name).checked
         return api.FlowCheck(name=name, faults=[*found.faults], warnings=[*found.warnings])
 
@@ -72,13 +73,13 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
             record = await self._admit_to(caller, what, Operation.INSPECT)
             states = {one.name: one.state for one in self._flows.steps(record)}
             return drawn(self._flows.stored.definition(record), format_, states)
-        await self._access.admit(caller, Operation.INSPECT)
+        await self._admit_to_flow(caller, what)
         return drawn(self._flows.files.get(what), format_, None)
 
     @method("Plan", returns="steps")
     async def plan(self, caller: Caller, flow: str, *, inputs: Any = None) -> list[api.FlowStep]:
         """What a run would do, and with what: nothing runs. What is known only then stands in braces."""
-        await self._access.admit(caller, Operation.INSPECT)
+        await self._admit_to_flow(caller, flow)
         found = self._flows.files.get(flow)
         given = found.given(_object(inputs))
         before = found.before()
@@ -233,6 +234,12 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
 
         _, record = await self._access.admit_to_own(caller, operation, find, seeing=operation)
         return record
+
+    async def _admit_to_flow(self, caller: Caller, name: str) -> None:
+        """Raises PermissionDenied for one who may not look at the agent of a flow, NotFound."""
+        known = name in self._flows.files.all_names()
+        flow = self._flows.files.file(name).checked.flow if known else None
+        await self._access.admit(caller, Operation.INSPECT, agent=(flow and flow.agent) or "")
 
     # What is shown
 

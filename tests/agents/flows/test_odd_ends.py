@@ -297,3 +297,19 @@ async def test_no_attempt_begins_while_the_daemon_drains(
             "pending",
             1,
         )
+
+
+async def test_who_lets_a_flow_begin_sees_what_it_is_given(paths: Paths) -> None:
+    flow(paths, "below", {"name": "say", "ask": "Go?"}, inputs={"host": {"type": "string"}})
+    given = {"host": "{first.output}"}
+    flow(
+        paths,
+        "flow",
+        {"name": "first"} | echo("web1"),
+        {"name": "runs", "flow": "below", "inputs": given, "requires_approval": True},
+    )
+    async with running(paths) as daemon:
+        run = await daemon.flows.run("flow", {}, ME.uid)
+        asked = await question(daemon, run, "runs")
+        said = daemon.registry.shared.asked.inputs.questions.get(asked).question
+        assert said == 'May the step runs begin? It runs: the flow below with host = "web1"'

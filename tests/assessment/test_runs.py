@@ -267,6 +267,7 @@ async def test_a_run_whose_client_was_killed_goes_on(assessed: DaemonProcess, tm
     assert f"Go on with: lactl eval run --resume {run}" in said.decode()
     shown = await as_json(assessed, "eval", "show", run)
     assert (shown["run"]["state"], [one["number"] for one in shown["trials"]]) == ("left", [0, 1, 2, 3, 4, 5])
+    await asyncio.to_thread(assessed.kill)  # to stop it would be to wait for the answers that never come
 
 
 async def test_a_budget_that_is_used_up_leaves_the_run_to_go_on(paths: Paths, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from lightagentd.config.configuration import load_one
-from lightagentd.config.template import fill, names_of
+from lightagentd.config.template import names_of
 from lightagentd.config.unattended import (
     DEFAULTS,
     PROMPT_NAME,
@@ -113,7 +113,6 @@ KINDS: Mapping[str, Kind] = {
         sample={"topic": "agent.error", "type": "timeout", "agent": "ops", "message": "It took too long."},
     ),
 }
-_OF_AGENT = frozenset({"agent", "prompt", "session", "tools", "max_steps"})
 _OF_KINDS = frozenset(key for kind in KINDS.values() for key in (*kind.needs, *kind.takes))
 
 
@@ -124,12 +123,6 @@ class TriggerFile(Unattended):
         examples=["unit-failed"]
     )
     """What it waits for."""
-    agent: Annotated[str, Field(max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")] = ""
-    prompt: str = Field(default="", max_length=1 << 20)
-    flow: Line | None = None
-    """In place of an agent and a prompt: the flow that runs."""
-    inputs: dict[Line, str | int | float | bool] = Field(default_factory=dict, max_length=100)
-    """The inputs of the flow; names in braces stand for what happened, as in a prompt."""
     session: Annotated[str, Field(pattern=rf"^(aside|new|same|{SESSION_ID})$")] = "aside"
     """Where the agent is asked: `aside`, as an event beside the owner's conversation with it, which it can
     write a message into; in a `new` session each time; in the `same` one; or in one that goes on, by its id.
@@ -180,7 +173,6 @@ class TriggerFile(Unattended):
             raise ValueError(f'{", ".join(wrong)} does not go with on = "{self.on}"')
         if missing := [name for name in kind.needs if getattr(self, name) is None]:
             raise ValueError(f'on = "{self.on}" needs {", ".join(missing)}')
-        self._check_whom()
         if self.path is not None and not self.path.is_absolute():
             raise ValueError("path has to be absolute")
         if self.on == "journal" and not (self.match or self.pattern):
@@ -197,27 +189,10 @@ class TriggerFile(Unattended):
                 raise ValueError(f"{key}: {{{unknown[0]}}} is not known; there are {known}")
         return self
 
-    def _check_whom(self) -> None:
-        """Raises ValueError unless it names an agent and what to ask, or a flow."""
-        if self.flow is None:
-            if missing := [name for name in ("agent", "prompt") if not getattr(self, name)]:
-                raise ValueError(f"{missing[0]} is missing")
-            if self.inputs:
-                raise ValueError("inputs go with flow")
-        elif wrong := sorted(self.model_fields_set & _OF_AGENT):
-            raise ValueError(f"{', '.join(wrong)} does not go with flow")
-
     def handling(self) -> Handling:
         found = {one.name: getattr(self, one.name) for one in fields(Handling)}
         wait_s = KINDS[self.on].coalesce_s if self.coalesce_s is None else self.coalesce_s
         return Handling(**found | {"coalesce_s": wait_s})
-
-    def question(self, data: dict[str, Any]) -> str:
-        return fill(self.prompt, data)
-
-    def inputs_for(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """The inputs of the flow, given what happened."""
-        return {key: fill(one, data) if isinstance(one, str) else one for key, one in self.inputs.items()}
 
     def fits(self, data: Mapping[str, Any]) -> bool:
         """Whether each name in `match` has a value that its glob matches."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import pwd
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -22,6 +23,7 @@ from lightagentd.tool import Effect
 PROMPTS = "prompts"
 PROMPT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9:_.-]{0,99}\Z")
 Line = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
+_OF_AGENT = frozenset({"agent", "prompt", "session", "tools", "max_steps"})
 SESSION_ID = "ses_[0-9a-f]{1,64}"
 
 
@@ -45,9 +47,15 @@ class Unattended(BaseModel):
     """What every such file says."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    fills: ClassVar[bool] = True
+    """Whether names in braces stand for what happened."""
 
-    agent: Line = Field(examples=["ops"])
-    prompt: str = Field(min_length=1, max_length=1 << 20, examples=["check disk"])
+    agent: Line = Field(default="", examples=["ops"])
+    prompt: str = Field(default="", min_length=1, max_length=1 << 20, examples=["check disk"])
+    flow: Line | None = None
+    """In place of an agent and a prompt: the flow that runs."""
+    inputs: dict[Line, str | int | float | bool] = Field(default_factory=dict, max_length=100)
+    """The inputs of the flow; in a trigger, names in braces stand for what happened, as in a prompt."""
     owner: Line = Field(examples=["carol"])
     """The user whose session it is."""
     session: str = "new"
@@ -62,6 +70,17 @@ class Unattended(BaseModel):
     """The address; empty for the owner."""
     command: tuple[Line, ...] = Field(default=(), max_length=100)
     """A program and its arguments; it gets the answer as its standard input."""
+
+    @model_validator(mode="after")
+    def _whom(self) -> Self:
+        if self.flow is None:
+            if missing := [name for name in ("agent", "prompt") if not getattr(self, name)]:
+                raise ValueError(f"the key {missing[0]!r} is missing")
+            if self.inputs:
+                raise ValueError("inputs go with flow")
+        elif wrong := sorted(self.model_fields_set & _OF_AGENT):
+            raise ValueError(f"{', '.join(wrong)} does not go with flow")
+        return self
 
     @model_validator(mode="after")
     def _place_of_the_answer(self) -> Self:
@@ -93,13 +112,27 @@ class Unattended(BaseModel):
         """How what happens is handled."""
         return Handling()
 
-    def question(self, data: dict[str, Any]) -> str:  # noqa: ARG002 - a trigger fills it in
+    def question(self, data: Mapping[str, Any]) -> str:
         """What is asked, given what happened."""
-        return self.prompt
+        return fill(self.prompt, data) if self.fills else self.prompt
+
+    def inputs_for(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """The inputs of the flow, given what happened."""
+        return {
+            key: fill(one, data) if self.fills and isinstance(one, str) else one
+            for key, one in self.inputs.items()
+        }
+
+    @property
+    def whom(self) -> str:
+        """The agent, or the flow, for a message."""
+        return self.agent or f"the flow {self.flow}"
 
 
 class PromptFile(Unattended):
     """One prompt on a calendar."""
+
+    fills = False
 
     session: Annotated[str, Field(pattern=rf"^(new|same|{SESSION_ID})$")] = "new"
     """`new` each time, the `same` one each time, or the id of a session of the owner's that goes on."""
@@ -109,9 +142,6 @@ class TriagePrompt(Unattended):
     """What lightagent-triage@.service asks about a unit that failed."""
 
     session: str = "new"
-
-    def question(self, data: dict[str, Any]) -> str:
-        return fill(self.prompt, data)
 
 
 DEFAULTS = {"health": PromptFile(agent="ops", prompt="health check", owner="root")}

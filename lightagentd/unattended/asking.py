@@ -51,15 +51,16 @@ class Asker:
         correlation_id: str,
         timeout_s: float,
         agent: str | None = None,
+        flow: str | None = None,
     ) -> Answer:
         """Have the daemon ask what the trigger says, and wait for the answer. `data` say what happened;
-        `agent` is asked in place of the trigger's.
+        `agent` is asked in place of the trigger's, or `flow` runs.
 
         Raises the error of the turn, TimedOut, and the errors of a client.
         """
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._answer(trigger, data, agent, correlation_id)
+                return await self._answer(trigger, data, agent, flow, correlation_id)
         except TimeoutError as err:
             await self._cancel()
             raise TimedOut(
@@ -71,12 +72,12 @@ class Asker:
             raise
 
     async def _answer(
-        self, trigger: str, data: dict[str, Any], agent: str | None, correlation_id: str
+        self, trigger: str, data: dict[str, Any], agent: str | None, flow: str | None, correlation_id: str
     ) -> Answer:
         refused: list[str] = []
         async with AsyncClient(self._socket, timeout_s=CONNECT_TIMEOUT_S) as client:
             replies = client.stream(
-                "Triggers.Run", name=trigger, data=data, agent=agent, correlation_id=correlation_id
+                "Triggers.Run", name=trigger, data=data, agent=agent, flow=flow, correlation_id=correlation_id
             )
             async with contextlib.aclosing(replies):
                 async for reply in replies:

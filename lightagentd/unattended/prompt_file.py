@@ -51,7 +51,7 @@ async def _deliver(
         refused = ", ".join(dict.fromkeys(answer.refused))
         journal.enter(
             "prompt.refused",
-            f"Nobody was there to allow what {prompt.agent} wanted to do, so it was refused: {refused}",
+            f"Nobody was there to allow what {prompt.whom} wanted to do, so it was refused: {refused}",
             priority=journal.NOTICE,
             fields=fields,
             socket=journal_socket,

@@ -56,12 +56,15 @@ def triage(
     unit: str,
     *,
     agent: str,
+    flow: str = "",
     timeout_s: float,
     runtime: Path = RUNTIME,
     control: Path | None = None,
     journal_socket: Path = SOCKET,
 ) -> int:
-    """Have the agent explain why a unit failed, and write it into the journal. Returns the exit status."""
+    """Have the agent explain why a unit failed, or a flow run about it; that goes into the journal.
+    Returns the exit status.
+    """
     about = {"OBJECT_SYSTEMD_UNIT": unit}
 
     def say(kind: journal.Kind, message: str, priority: str, **fields: str) -> None:
@@ -79,7 +82,12 @@ def triage(
         allowance.take(unit)
         answer = run_until_told(
             lambda: asker.ask(
-                "triage", {"unit": unit}, agent=agent, correlation_id=correlation_id, timeout_s=timeout_s
+                "triage",
+                {"unit": unit},
+                agent=None if flow else agent,
+                flow=flow or None,
+                correlation_id=correlation_id,
+                timeout_s=timeout_s,
             )
         )
     except LimitExceeded as err:
@@ -94,10 +102,11 @@ def triage(
         return 0
     except LightagentError as err:
         return _failed(unit, err, say)
-    fields = journal.fields_of(agent, answer, correlation_id)
+    whom = f"the flow {flow}" if flow else f"the agent {agent}"
+    fields = journal.fields_of("" if flow else agent, answer, correlation_id)
     say(
         "triage.answered",
-        f"Diagnosis of {unit} by the agent {agent}: {answer.text}",
+        f"Diagnosis of {unit} by {whom}: {answer.text}",
         journal.NOTICE,
         **fields,
     )
@@ -117,11 +126,12 @@ def main() -> None:
     )
     parser.add_argument("--unit", required=True, metavar="UNIT", help="the unit that failed")
     parser.add_argument("--agent", default="ops", help="whom to ask (default: ops)")
+    parser.add_argument("--flow", default="", help="what runs in place of a question to an agent")
     parser.add_argument("--timeout", type=float, default=300.0, metavar="SECONDS", help="how long to wait")
     options = parser.parse_args()
     try:
         unit = unit_name(options.unit)
-        status = triage(unit, agent=options.agent, timeout_s=options.timeout)
+        status = triage(unit, agent=options.agent, flow=options.flow, timeout_s=options.timeout)
     except LightagentError as err:
         sys.stderr.write(f"<3>lightagent-triage: {err} {err.suggestion}\n")
         status = err.exit_status

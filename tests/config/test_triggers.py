@@ -53,7 +53,7 @@ def test_a_file_says_little_and_the_rest_is_careful(tmp_path: Path) -> None:
         ),
         (GOOD.replace('"journal"\npattern = "x"', '"inotify"\npath = "srv"'), "path has to be absolute"),
         (GOOD.replace('"journal"\npattern = "x"', '"inotify"\npath = "/s"\nchanges = ["eat"]'), "changes"),
-        (GOOD.replace('agent = "ops"\n', ""), "agent is missing"),
+        (GOOD.replace('agent = "ops"\n', ""), "the key 'agent' is missing"),
         (GOOD.replace("agent", "flow"), "prompt does not go with flow"),
         (GOOD + 'inputs = { a = "b" }\n', "inputs go with flow"),
         (GOOD.replace(f'"{OWNER}"', '"no-such-user"'), "there is no user 'no-such-user'"),

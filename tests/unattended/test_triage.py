@@ -28,11 +28,17 @@ DONE = {
 
 
 def run(
-    journal: PlayedJournal, runtime: Path, control: Path, unit: str = "foo.service", timeout_s: float = 60
+    journal: PlayedJournal,
+    runtime: Path,
+    control: Path,
+    unit: str = "foo.service",
+    timeout_s: float = 60,
+    flow: str = "",
 ) -> int:
     return triage(
         unit,
         agent="ops",
+        flow=flow,
         timeout_s=timeout_s,
         runtime=runtime,
         control=control,
@@ -110,6 +116,16 @@ def test_the_answer_is_one_entry_for_both_units(
     assert (entry["LIGHTAGENT_SESSION"], entry["LIGHTAGENT_TRACE_ID"]) == ("ses_1", "trace_1")
     assert len(entry["MESSAGE_ID"]) == 32
     assert journal.is_empty()
+
+
+def test_a_flow_may_run_in_place_of_the_question(
+    journal: PlayedJournal, scripted: ScriptedDaemon, tmp_path: Path
+) -> None:
+    scripted.turn(dict(DONE), method="Triggers.Run")
+    assert run(journal, tmp_path, scripted.path, flow="incident") == 0
+    asked = scripted.parameters("Triggers.Run")
+    assert (asked["name"], asked["flow"], asked.get("agent")) == ("triage", "incident", None)
+    assert journal.entry()["MESSAGE"].startswith("Diagnosis of foo.service by the flow incident: ")
 
 
 def test_secrets_and_escapes_in_an_answer_do_not_reach_the_journal(

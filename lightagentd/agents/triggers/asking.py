@@ -6,7 +6,7 @@ What happened is text from outside: it follows the question in a block, and tain
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ from lightagentd.agents.flows.flows import Flows
 from lightagentd.agents.sessions.session import Session, new_record, title_from
 from lightagentd.agents.team.asides import Aside
 from lightagentd.agents.turn import Asked, Turn
-from lightagentd.config.triggers import TriggerFile
 from lightagentd.config.unattended import Unattended
 from lightagentd.errors import PermissionDenied
 from lightagentd.events.context import within
@@ -54,7 +53,7 @@ class Question:
     def prompt(self) -> Prompt:
         """The question, and what happened in a block."""
         first = dict(self.happened[0]) if self.happened else {}
-        if isinstance(self.file, TriggerFile) and self.file.flow is not None:
+        if self.file.flow is not None:
             given = json.dumps(self.file.inputs_for(first), ensure_ascii=False)
             return Prompt(f"The flow {self.file.flow} runs with {given}.")
         asked = Prompt(self.file.question(first))
@@ -76,6 +75,10 @@ class Asking:
         self._registry, self._flows = registry, flows
         self._history = registry.shared.history
 
+    def inputs_of(self, flow: str) -> Collection[str]:
+        """Raises NotFound, ConfigError."""
+        return self._flows.files.get(flow).inputs.keys()
+
     async def ask(self, question: Question, stored_with: StoredWith) -> Turn:
         """Ask; gives the turn once it is stored. Raises ConfigError, AgentNotFound, AgentNotRunning,
         PermissionDenied, SessionNotFound, ChoiceTooWide, QueueFull, StorageError.
@@ -84,7 +87,7 @@ class Asking:
         owner = question.owner
         if owner is None:
             owner = file.account(Path(question.trigger)).pw_uid
-        if isinstance(file, TriggerFile) and file.flow is not None:
+        if file.flow is not None:
             return await self._run(question, file, file.flow, owner, stored_with)
         agent = self._registry.get(question.agent or file.agent)
         agent.running_parts()
@@ -118,7 +121,7 @@ class Asking:
             return await agent.ask(session, asked)
 
     async def _run(
-        self, question: Question, file: TriggerFile, flow: str, owner: int, stored_with: StoredWith
+        self, question: Question, file: Unattended, flow: str, owner: int, stored_with: StoredWith
     ) -> Turn:
         """Have a flow run. Its inputs come from outside."""
         first = dict(question.happened[0]) if question.happened else {}

@@ -401,16 +401,22 @@ class Triggers:
         data: Mapping[str, Any],
         *,
         agent: str = "",
+        flow: str = "",
         owner: int | None = None,
         granted: bool = False,
         correlation_id: str = "",
     ) -> Turn:
         """Ask at once, for somebody who waits: a unit, or a person who tests. It takes no part of the rate
         limit of a trigger, and its answer is delivered by nobody. `owner` is in whose name, where that is not
-        the file's owner; `granted`: whether it has the effects of the file without a person. Raises what
+        the file's owner; `granted`: whether it has the effects of the file without a person; `flow` runs in
+        place of the question, with the data that it has inputs for. Raises what
         `Asking.ask` does, NotFound, ConfigError, Refused.
         """
         file = self.files.get(name)
+        if flow:
+            known = self._asking.inputs_of(flow)
+            inputs = {key: f"{{{key}}}" for key in data if key in known}
+            file = file.model_copy(update={"flow": flow, "inputs": inputs})
         is_unit = file.handling().on == "unit"
         standing = self.standing(name)
         if is_unit and standing.paused:

@@ -17,7 +17,7 @@ from lightagentd.agents.triggers.asking import Question
 from lightagentd.agents.triggers.outbox import how_to_follow
 from lightagentd.agents.triggers.records import Firing, Happening
 from lightagentd.agents.uninterrupted import uninterrupted
-from lightagentd.config.triggers import KINDS, PROMPT, TriggerFile
+from lightagentd.config.triggers import KINDS, PROMPT
 from lightagentd.config.unattended import Unattended
 from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access, is_last_event
@@ -70,17 +70,29 @@ class Triggers(Operations, interface="org.lightagent1.Triggers"):
 
     @stream("Run", returns="event", is_last=is_last_event)
     async def run(
-        self, caller: Caller, name: str, *, data: Any = None, agent: str = "", correlation_id: str = ""
+        self,
+        caller: Caller,
+        name: str,
+        *,
+        data: Any = None,
+        agent: str = "",
+        flow: str = "",
+        correlation_id: str = "",
     ) -> AsyncGenerator[api.TurnEvent, None]:
         """Ask the trigger's agent at once, in its owner's name, and stream the turn: for a test, and for the
         units that ask. data is an object that says what happened; without it a sample. It takes no part of
         the rate limit, and nobody delivers the answer. agent is asked in place of the file's, by an
         administrator. When the owner tests it, who says what happened, the effects of the file are only a
-        limit, and what policy asks about is refused. triage is asked in the caller's own name.
+        limit, and what policy asks about is refused. triage is asked in the caller's own name; with flow an
+        administrator has that run in its place, and an input named unit gets the unit.
         """
         await asyncio.to_thread(self._triggers.files.read_prompt, name)  # its unit may be new
         by_anybody = name == "triage"
-        if by_anybody:
+        if flow:
+            if not by_anybody:
+                raise InvalidArgument("flow is for triage; a trigger names its own.", field="flow")
+            caller = await self._access.admit(caller, Operation.ADMINISTER)
+        elif by_anybody:
             asked = agent or self._agent_of(name)
             caller = await self._access.admit(caller, Operation.PROMPT, agent=asked)
         else:
@@ -99,7 +111,13 @@ class Triggers(Operations, interface="org.lightagent1.Triggers"):
             await self._access.check_new_session(caller)
         granted = not by_anybody and (caller.uid == 0 or file is None or _uid(file) != caller.uid)
         asking = self._triggers.run(
-            name, happened, agent=agent, owner=owner, granted=granted, correlation_id=correlation_id
+            name,
+            happened,
+            agent=agent,
+            flow=flow,
+            owner=owner,
+            granted=granted,
+            correlation_id=correlation_id,
         )
         turn = await uninterrupted(asking)
         watcher = turn.stream.watch()
@@ -163,7 +181,7 @@ class Triggers(Operations, interface="org.lightagent1.Triggers"):
 
     def _agent_of(self, name: str) -> str:
         file = self._triggers.files.found.get(name)
-        if isinstance(file, TriggerFile) and file.flow is not None:
+        if file is not None and file.flow is not None:
             with contextlib.suppress(NotFound):
                 flow = self._flows.file(file.flow).checked.flow
                 return (flow.agent or "") if flow is not None else ""
@@ -203,7 +221,7 @@ class Triggers(Operations, interface="org.lightagent1.Triggers"):
             agent=self._agent_of(name),
             owner=file.owner if file is not None else "",
             prompt=file.prompt if file is not None else "",
-            flow=(file.flow or "") if isinstance(file, TriggerFile) else "",
+            flow=(file.flow or "") if file is not None else "",
             session=file.session if file is not None else "",
             effects=[] if how is None or how.effects is None else list(how.effects),
             rate_limit=how.rate_limit if how is not None else 0,

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lightagentd.config.unattended import check
+from lightagentd.control.authz import Caller
 from lightagentd.daemon.daemon import Daemon
+from lightagentd.errors import ConfigError, InvalidArgument, NotFound, PermissionDenied
 from lightagentd.host.paths import Paths
 from tests.agents.asking import FRONT, lines, prepare
 from tests.agents.commits import copied, killed_after
@@ -15,8 +19,10 @@ from tests.agents.scripted import ME, until
 from tests.agents.team.rig import by_agent, define_team
 from tests.agents.triggers.rig import at_rest, counts, happened, taken, trigger
 from tests.conftest import write
+from tests.other_user import OUTSIDERS_GID
 from tests.scripted_model import ScriptedModel, say
 
+SOMEBODY = Caller(uid=54321, gid=OUTSIDERS_GID, pid=1)
 AGENT = {"agent": None, "prompt": None}
 
 
@@ -106,3 +112,47 @@ async def test_a_flow_by_its_short_name_is_one_of_its_agent(paths: Paths) -> Non
     async with running(paths) as daemon:
         found = {one.name: one for one in await daemon.service.triggers.listed(ME)}
         assert found["disk"].agent == "ops"
+
+
+async def _asked(daemon: Daemon, name: str, caller: Caller = ME, **how: Any) -> list[dict[str, Any]]:
+    return [dict(event) async for event in daemon.service.triggers.run(caller, name, **how)]
+
+
+@pytest.mark.parametrize("takes", [True, False])
+async def test_triage_has_a_flow_run_for_an_administrator_alone(paths: Paths, takes: bool) -> None:
+    inputs: dict[str, object] = {"unit": {}} if takes else {}
+    flow(
+        paths,
+        "flow",
+        {"name": "say"} | echo("{inputs.unit} failed" if takes else "a unit failed"),
+        inputs=inputs,
+    )
+    data = {"unit": "web.service"}
+    async with running(paths) as daemon:
+        last = (await _asked(daemon, "triage", data=data, flow="flow"))[-1]
+        assert (last["type"], last["text"]) == ("done", "web.service failed" if takes else "a unit failed")
+        (record,) = daemon.flows.stored.records()
+        assert (record.owner, record.trigger, record.unattended) == (ME.uid, "", True)
+        with pytest.raises(PermissionDenied):
+            await _asked(daemon, "triage", SOMEBODY, data=data, flow="flow")
+        with pytest.raises(InvalidArgument, match="is for triage"):
+            await _asked(daemon, "prompt@health", flow="flow")
+        with pytest.raises(NotFound):
+            await _asked(daemon, "triage", data=data, flow="nosuch")
+
+
+async def test_a_prompt_of_a_unit_may_be_a_flow(paths: Paths) -> None:
+    flow(paths, "flow", {"name": "say"} | echo("{inputs.what}"), inputs={"what": {}})
+    text = 'flow = "flow"\nowner = "root"\ninputs = { what = "{as it is}" }\n'
+    path = write(paths.config / "prompts" / "nightly.toml", text)
+    async with running(paths) as daemon:
+        last = (await _asked(daemon, "prompt@nightly"))[-1]
+        assert (last["type"], last["text"]) == ("done", "{as it is}")
+        (shown,) = [one for one in await daemon.service.triggers.listed(ME) if one.name == "prompt@nightly"]
+        assert (shown.flow, shown.agent, shown.prompt) == ("flow", "ops", "")
+    write(path, f'{text}prompt = "check disk"\n')
+    with pytest.raises(ConfigError, match="prompt does not go with flow"):
+        check(path)
+    write(path, 'agent = "ops"\nowner = "root"\n')
+    with pytest.raises(ConfigError, match="the key 'prompt' is missing"):
+        check(path)

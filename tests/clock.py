@@ -7,6 +7,7 @@ test takes one of a minute, waits until all is as it should be, and lets that mi
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 
 def pass_time(seconds: float) -> None:
@@ -17,3 +18,10 @@ def pass_time(seconds: float) -> None:
     loop = asyncio.get_running_loop()
     before = loop.time
     loop.time = lambda: before() + seconds  # type: ignore[method-assign]
+
+
+async def passing(seconds: float, task: asyncio.Task[Any]) -> None:
+    """Let so much time pass, again and again until a task is over: its own time may not have begun yet."""
+    while not task.done():
+        pass_time(seconds)
+        await asyncio.sleep(0.05)

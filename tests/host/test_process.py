@@ -17,7 +17,7 @@ import pytest
 
 from lightagentd.errors import ToolError
 from lightagentd.host.process import CappedOutput, clean_environment, end_group, run
-from tests.clock import pass_time
+from tests.clock import passing
 from tests.left import children
 
 STUBBORN = "trap '' TERM; echo $$ >{pid}; while :; do sleep 0.05; done"
@@ -82,9 +82,7 @@ async def test_timeout_kills_a_grandchild_that_ignores_term(tmp_path: Path) -> N
     )
     pid = await _pid_in(pid_file)
     await said.wait()
-    while not running.done():  # what it says may be there before its time begins
-        pass_time(60)
-        await asyncio.sleep(0.05)
+    await passing(60, running)
     done = await running
     assert done.timed_out
     assert done.stdout.text() == "started\n"

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from lightagentd.errors import Conflict, NotFound
 from lightagentd.tool import Effect, InvalidArgument, TimedOut, ToolError
 from lightagentd.worker.outputs import CALL_LIMIT_BYTES
-from tests.clock import pass_time
+from tests.clock import pass_time, passing
 
 from .conftest import AskPreview, Call, CallContext, Load
 
@@ -187,7 +187,7 @@ async def test_a_timeout_ends_what_the_command_started(call: Call, tmp_path: Pat
     command = f"(trap '' TERM; echo $BASHPID >{file}; while :; do sleep 0.05; done) & wait"
     calling = asyncio.create_task(call("bash", "exec", command=command, timeout_s=20))
     await when(lambda: file.exists() and file.read_text())
-    pass_time(20)
+    await passing(20, calling)
     with pytest.raises(TimedOut):
         await calling
     with contextlib.suppress(psutil.NoSuchProcess):  # it may go between two looks

@@ -124,10 +124,10 @@ def inspectors(pool: Pool) -> list[psutil.Process]:
 async def test_it_names_the_owners_of_all_sockets(pool: Pool, stranger: subprocess.Popen[str]) -> None:
     assert stranger.stdout is not None
     port = int(stranger.stdout.readline())
-    seen = await asked(pool, "net", "connections", kind="tcp", port=port)
+    seen = await asked(pool, "net", "connections", kind="tcp", port=port, listening=True)
     assert [row["pid"] for row in seen["metadata"]["connections"]] == [stranger.pid]
     assert seen["metadata"]["owners_not_seen"] == 0
-    unseen = await asked(pool, "net", "connections", place=None, kind="tcp", port=port)
+    unseen = await asked(pool, "net", "connections", place=None, kind="tcp", port=port, listening=True)
     assert unseen["metadata"]["owners_not_seen"] == 1
     assert "The owners of 1 could not be seen" in unseen["output"]
 

@@ -108,6 +108,21 @@ def test_unit_that_fails_in_a_circle_is_asked_about_once(service: Machine) -> No
     assert state(service, triage) == "inactive"
 
 
+def test_a_flow_that_a_drop_in_names_runs_for_the_unit(service: Machine) -> None:
+    with (
+        edited(service, "lightagent-triage@.service", "[Service]\nEnvironment=FLOW=incident\n"),
+        unit(service, "e2e-flow.service", SERVICE),
+    ):
+        fail(service, "e2e-flow.service")
+    [entry] = entries(service, "e2e-flow.service")
+    assert str(entry["MESSAGE"]).startswith("Diagnosis of e2e-flow.service by the flow incident: Since 2")
+    assert "the widget jammed" in str(entry["MESSAGE"])
+    [run] = [
+        one for one in lactl_json(service, "flows", "runs") if one["session"] == entry["LIGHTAGENT_SESSION"]
+    ]
+    assert (run["flow"], run["state"], run["owner"]) == ("ops.incident", "success", 0)
+
+
 def test_own_units_are_left_alone_though_a_drop_in_is_for_all_services(service: Machine) -> None:
     failing = "lightagent-prompt@e2e-missing.service"
     sessions = len(lactl_json(service, "sessions", "list"))

@@ -153,6 +153,19 @@ def as_json(rows: list[Found], finding: str, notes: list[str]) -> str:
     return json.dumps(whole)
 
 
+def nothing(report: Report, path: str | None, search: Search) -> None:
+    """Say that there is no certificate, or that none can be seen."""
+    where = path or "a configuration of a service or the usual places"
+    absent = path and kind_of(Path(path)) == "absent"
+    report.finding = f"{where} does not exist." if absent else f"No certificate was found in {where}."
+    if search.unread:
+        hidden = plural(len(search.unread), "place")
+        report.finding = f"No certificate can be seen in {where}: {hidden} could not be read."
+        if path and len(search.unread) == 1:
+            report.finding = search.unread[0]
+    report.found_nothing = bool(path) and not search.unread
+
+
 def make(report: Report) -> None:
     parser = option_parser(str(__doc__))
     parser.add_argument("--path", help="a certificate file, or a folder to search")
@@ -193,15 +206,7 @@ def make(report: Report) -> None:
             own=ASK,
         )
     elif not report.finding:
-        where = asked.path or "a configuration of a service or the usual places"
-        absent = asked.path and kind_of(Path(asked.path)) == "absent"
-        report.finding = f"{where} does not exist." if absent else f"No certificate was found in {where}."
-        if search.unread:
-            hidden = plural(len(search.unread), "place")
-            report.finding = f"No certificate can be seen in {where}: {hidden} could not be read."
-            if asked.path and len(search.unread) == 1:
-                report.finding = search.unread[0]
-        report.found_nothing = bool(asked.path) and not search.unread
+        nothing(report, asked.path, search)
     if asked.json:
         notes = [*search.unread, *(one.text for one in unfound)]
         sys.stdout.write(as_json(rows, "" if rows else report.finding, notes) + "\n")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from lightagentd.agents.flows.records import RunRecord, StepRecord
 from lightagentd.agents.flows.run import Run
 from lightagentd.daemon.daemon import Daemon
+from lightagentd.errors import StorageError
+from lightagentd.events.history import Event, History, NewEvent
 from lightagentd.host.paths import Paths
 from lightagentd.policy.questions.question import State
 from tests.agents.asking import FRONT, prepare
@@ -117,3 +122,19 @@ async def answer(daemon: Daemon, run: Run, step: str, text: str = "yes") -> None
         await asked.inputs.answer(found, text, uid=0)
     else:
         await asked.approvals.answer(found, grant=text == "yes", uid=0)
+
+
+def disk_full(monkeypatch: pytest.MonkeyPatch, step: str, times: int = 1) -> list[int]:
+    """Let the disk take nothing of a step so many times; gives how often it still does not."""
+    append, left = History.append, [times]
+
+    def full(self: History, *events: NewEvent, **more: Any) -> asyncio.Future[list[Event]]:
+        if left[0] and any(e.topic == "flow.step" and e.data.get("step") == step for e in events):
+            left[0] -= 1
+            failed: asyncio.Future[list[Event]] = asyncio.get_running_loop().create_future()
+            failed.set_exception(StorageError("The disk is full."))
+            return failed
+        return append(self, *events, **more)
+
+    monkeypatch.setattr(History, "append", full)
+    return left

@@ -11,9 +11,6 @@ from lightagentd.agents.flows.asked import ending_of
 from lightagentd.agents.flows.run import Run
 from lightagentd.agents.flows.step import FAILED
 from lightagentd.daemon.daemon import Daemon
-from lightagentd.errors import StorageError
-from lightagentd.events.history import History
-from lightagentd.events.model import NewEvent
 from lightagentd.host.paths import Paths
 from tests.agents.asking import FRONT, lines, prepare
 from tests.agents.flows.rig import (
@@ -22,6 +19,7 @@ from tests.agents.flows.rig import (
     add,
     allow,
     answer,
+    disk_full,
     echo,
     ended,
     flow,
@@ -44,22 +42,6 @@ def _busy(daemon: Daemon) -> bool:
     return any(one.running or one.queue for agent in agents for one in agent.sessions.values())
 
 
-def _full(monkeypatch: pytest.MonkeyPatch, step: str) -> list[int]:
-    """Let the disk take nothing of a step; gives how often it still does not."""
-    append, left = History.append, [1]
-
-    def full(self: History, *events: NewEvent, **more: object) -> asyncio.Future[object]:
-        if left[0] and any(e.topic == "flow.step" and e.data.get("step") == step for e in events):
-            left[0] -= 1
-            failed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-            failed.set_exception(StorageError("The disk is full."))
-            return failed
-        return append(self, *events, **more)  # type: ignore[arg-type,return-value]
-
-    monkeypatch.setattr(History, "append", full)
-    return left
-
-
 async def test_a_run_is_cancelled_while_it_offers_to_undo(paths: Paths, tmp_path: Path) -> None:
     allow(paths)
     out = tmp_path / "out"
@@ -80,7 +62,7 @@ async def test_a_run_that_waits_for_the_disk_is_cancelled(
     flow(paths, "flow", {"name": "say"} | echo("x"))
     async with running(paths) as daemon:
         monkeypatch.setattr("lightagentd.agents.flows.run.AGAIN_S", 30)
-        left = _full(monkeypatch, "say")
+        left = disk_full(monkeypatch, "say")
         run = await daemon.flows.run("flow", {}, ME.uid)
         await until(lambda: not left[0])
         assert (await daemon.flows.cancel(run.record.id)).state == "cancelled"
@@ -94,7 +76,7 @@ async def test_a_step_waits_for_the_disk_while_another_waits_for_a_person(
     out = tmp_path / "out"
     flow(paths, "flow", {"name": "ask", "ask": "Go on?"}, {"name": "add", "depends_on": []} | add(out))
     async with running(paths) as daemon:
-        _full(monkeypatch, "add")
+        disk_full(monkeypatch, "add")
         run = await daemon.flows.run("flow", {}, ME.uid)
         await until(lambda: "add" in run.steps and run.steps["add"].state == "success")
         assert lines(out) == ["ran"]
@@ -215,22 +197,6 @@ async def test_a_nested_run_that_is_tried_again_goes_on_where_it_failed(
     async with running(paths) as daemon:
         run = await ended(daemon)
         assert (run.record.state, run.steps["nested"].tries, lines(out)) == ("failed", 2, ["ran"])
-
-
-async def test_what_was_undone_runs_again_before_a_later_step_does(paths: Paths, tmp_path: Path) -> None:
-    allow(paths)
-    out, target = tmp_path / "out", tmp_path / "dir"
-    target.mkdir()
-    undo = {"call": "probe.add", "args": {"path": str(out), "line": "undone"}}
-    flow(paths, "flow", {"name": "first", "undo": undo} | add(out), {"name": "second"} | add(target))
-    async with running(paths) as daemon:
-        run = await daemon.flows.run("flow", {}, ME.uid)
-        await answer(daemon, run, "first/undo")
-        await over(run)
-        target.rmdir()
-        run = await over(await daemon.flows.rerun(run.record.id, "second"))
-        assert (run.record.state, lines(out)) == ("success", ["ran", "undone", "ran"])
-        assert "first/undo" not in stored(daemon, run)
 
 
 async def test_what_was_cut_off_and_may_have_changed_something_asks_when_it_is_resumed(

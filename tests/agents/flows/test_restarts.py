@@ -10,10 +10,8 @@ import pytest
 from lightagentd.agents.flows.run import Run
 from lightagentd.agents.flows.step import AGAIN, DONE, FAILED
 from lightagentd.daemon.daemon import Daemon
-from lightagentd.errors import Conflict, StorageError
+from lightagentd.errors import Conflict
 from lightagentd.events.filter import Filter
-from lightagentd.events.history import History
-from lightagentd.events.model import NewEvent
 from lightagentd.events.queries import Queries
 from lightagentd.events.store.layout import Environment
 from lightagentd.host.paths import Paths
@@ -25,6 +23,7 @@ from tests.agents.flows.rig import (
     add,
     allow,
     answer,
+    disk_full,
     echo,
     ended,
     flow,
@@ -219,19 +218,8 @@ async def test_a_full_disk_between_two_steps_is_waited_for(
     out = tmp_path / "out"
     steps = [{"name": f"s{number}"} | add(out, f"{number}") for number in range(3)]
     flow(paths, "flow", *steps)
-    append = History.append
-    left = [2]
-
-    def full(self: History, *events: NewEvent, **more: object) -> asyncio.Future[object]:
-        if left[0] and any(e.topic == "flow.step" and e.data.get("step") == "s1" for e in events):
-            left[0] -= 1
-            failed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-            failed.set_exception(StorageError("The disk is full."))
-            return failed
-        return append(self, *events, **more)  # type: ignore[arg-type,return-value]
-
     async with running(paths) as daemon:
-        monkeypatch.setattr(History, "append", full)
+        disk_full(monkeypatch, "s1", times=2)
         run = await ended(daemon)
         assert run.record.state == "success", run.record.message
         assert lines(out) == ["0", "1", "2"]

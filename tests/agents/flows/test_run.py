@@ -360,7 +360,10 @@ async def test_a_pattern_that_takes_too_long_fails_the_step(paths: Paths) -> Non
         assert (run.record.state, run.steps["do"].code) == ("failed", "limit_exceeded")
 
 
-async def test_what_was_undone_runs_again_when_the_run_is_resumed(paths: Paths, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["resume", "rerun"])
+async def test_what_was_undone_runs_again_before_a_later_step_does(
+    paths: Paths, tmp_path: Path, how: str
+) -> None:
     allow(paths)
     out, target = tmp_path / "out", tmp_path / "dir"
     target.mkdir()
@@ -371,7 +374,8 @@ async def test_what_was_undone_runs_again_when_the_run_is_resumed(paths: Paths, 
         await answer(daemon, run, "first/undo")
         await over(run)
         target.rmdir()
-        run = await over(await daemon.flows.resume(run.record.id))
+        step = ["second"] if how == "rerun" else []
+        run = await over(await getattr(daemon.flows, how)(run.record.id, *step))
         assert run.record.state == "success", run.record.message
         assert lines(out) == ["ran", "undone", "ran"]
         assert "first/undo" not in stored(daemon, run)

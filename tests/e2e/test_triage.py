@@ -18,6 +18,15 @@ FOLDER = "/run/systemd/system"
 ON_FAILURE = "[Unit]\nOnFailure=lightagent-triage@%n.service\n"
 SERVICE = f"{ON_FAILURE}[Service]\nType=oneshot\nExecStart=/bin/sh -c 'echo the widget jammed >&2; exit 42'\n"
 MOUNT = f"{ON_FAILURE}[Mount]\nWhat=/dev/no-such-disk\nWhere=/srv/a-b\nType=ext4\n"
+WHY = """
+description = "Says which unit it is"
+agent = "ops"
+[inputs.unit]
+[[step]]
+name = "say"
+call = "bash.exec"
+args.command = "echo look at {inputs.unit}"
+"""
 
 # systemd refuses longer names than 255 characters, and this is the instance of lightagent-triage@.service.
 LONGEST = "e2e-" + "long-" * 43 + "xx"
@@ -109,18 +118,21 @@ def test_unit_that_fails_in_a_circle_is_asked_about_once(service: Machine) -> No
 
 
 def test_a_flow_that_a_drop_in_names_runs_for_the_unit(service: Machine) -> None:
+    file = "/etc/lightagentd/flows/e2e-why.toml"
+    service.write(file, WHY)
+    service.run(["systemctl", "reload", UNIT])
     with (
-        edited(service, "lightagent-triage@.service", "[Service]\nEnvironment=FLOW=incident\n"),
+        edited(service, "lightagent-triage@.service", "[Service]\nEnvironment=FLOW=e2e-why\n"),
         unit(service, "e2e-flow.service", SERVICE),
     ):
         fail(service, "e2e-flow.service")
+    service.run(["rm", file])
+    service.run(["systemctl", "reload", UNIT])
     [entry] = entries(service, "e2e-flow.service")
-    assert str(entry["MESSAGE"]).startswith("Diagnosis of e2e-flow.service by the flow incident: Since 2")
-    assert "the widget jammed" in str(entry["MESSAGE"])
-    [run] = [
-        one for one in lactl_json(service, "flows", "runs") if one["session"] == entry["LIGHTAGENT_SESSION"]
-    ]
-    assert (run["flow"], run["state"], run["owner"]) == ("ops.incident", "success", 0)
+    assert entry["MESSAGE"] == "Diagnosis of e2e-flow.service by the flow e2e-why: look at e2e-flow.service"
+    session = entry["LIGHTAGENT_SESSION"]
+    [run] = [one for one in lactl_json(service, "flows", "runs") if one["session"] == session]
+    assert (run["flow"], run["state"], run["owner"]) == ("e2e-why", "success", 0)
 
 
 def test_own_units_are_left_alone_though_a_drop_in_is_for_all_services(service: Machine) -> None:

@@ -186,6 +186,12 @@ class Lanes:
         for one in self.of(child):
             self.remove(one)
 
+    async def kill(self, worker: WorkerProcess) -> None:
+        """Kill a worker that hangs; it goes down with all of its calls."""
+        self.drop(worker.child)
+        worker.connection.close()
+        await worker.child.end_hung()
+
     def restore(self, worker: WorkerProcess) -> None:
         """Put a connection that was removed back into its lane."""
         self._lanes[worker.whom].workers.append(worker)

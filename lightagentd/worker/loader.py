@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 
 from lightagentd.host.users import called
 from lightagentd.tool import Action, Tool, actions_of
@@ -83,8 +84,8 @@ def load_tool(path: Path) -> LoadedTool:
     module_name = f"lightagentd_tool_{name}"
     try:
         _check_name(name)
-        _check_owner(path)
-        with _bounded():
+        check_owner(path)
+        with bounded(LOAD_LIMIT_S, "load"):
             tool = _import(path, module_name)
             if getattr(tool, "name", None) != name:
                 raise TypeError(f"the tool's name must be {name!r}, like the file's")
@@ -98,17 +99,17 @@ def load_tool(path: Path) -> LoadedTool:
     except (Exception, SystemExit) as err:  # noqa: BLE001 - whatever a file raises is a report, not a crash
         sys.modules.pop(module_name, None)
         error = f"{type(err).__name__}: {err}"
-        return LoadedTool(name=name, path=path, error=error, line=_line_of(err, path))
+        return LoadedTool(name=name, path=path, error=error, line=line_of(err, path) or line_of_class(path))
     return LoadedTool(name=name, path=path, tool=tool, actions=actions)
 
 
-def _line_of(err: BaseException, path: Path) -> int:
-    """The last line of the file that took part in an error, else that of its first class; 0 if unknown."""
+def line_of(err: BaseException, path: Path) -> int:
+    """The last line of the file that took part in an error; 0 if unknown."""
     if isinstance(err, SyntaxError) and err.filename == str(path):
         return err.lineno or 0
     frames = traceback.walk_tb(err.__traceback__)
     lines = [line for frame, line in frames if frame.f_code.co_filename == str(path)]
-    return lines[-1] if lines else line_of_class(path)
+    return lines[-1] if lines else 0
 
 
 def line_of_class(path: Path) -> int:
@@ -120,13 +121,19 @@ def line_of_class(path: Path) -> int:
     return next((number for number, line in enumerate(text, 1) if _CLASS.match(line)), 0)
 
 
-def _import(path: Path, module_name: str) -> Tool:
+def module_of(path: Path, module_name: str) -> ModuleType:
+    """Run a Python file as a module of this name. Raises whatever the file raises."""
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
         raise ImportError("not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # dataclasses look their module up there
     spec.loader.exec_module(module)
+    return module
+
+
+def _import(path: Path, module_name: str) -> Tool:
+    module = module_of(path, module_name)
     classes = [
         cls
         for cls in vars(module).values()
@@ -142,17 +149,17 @@ def _import(path: Path, module_name: str) -> Tool:
 
 
 @contextmanager
-def _bounded() -> Iterator[None]:
-    """A block that raises TimeoutError when it takes too long."""
+def bounded(limit_s: float, what: str) -> Iterator[None]:
+    """A block that raises TimeoutError when it takes too long; `what` is what it did not do."""
 
     def late(_number: int, _frame: object) -> None:
-        raise TimeoutError(f"it did not load within {LOAD_LIMIT_S:g} seconds")
+        raise TimeoutError(f"it did not {what} within {limit_s:g} seconds")
 
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are handled in the main thread only, and a worker loads there
         return
     before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, LOAD_LIMIT_S)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
     try:
         yield
     finally:
@@ -169,8 +176,8 @@ def _check_name(name: str, function: str = "") -> None:
         )
 
 
-def _check_owner(path: Path) -> None:
-    """Refuse a file that somebody else can write: it would run with this worker's rights."""
+def check_owner(path: Path) -> None:
+    """Raises PermissionError for a file that others can write: it would run with this worker's rights."""
     info = path.stat()
     if info.st_uid not in (0, os.getuid(), path.parent.stat().st_uid):
         raise PermissionError(f"it belongs to {called(info.st_uid)}, not to root or to the worker's user")

@@ -40,6 +40,7 @@ from lightagentd.tool import Effect, Place
 from lightagentd.varlink.server import PeerLost, VarlinkConnection
 from lightagentd.worker import first_units
 from lightagentd.worker.calls import LAST
+from lightagentd.worker.hooking import HookWorkers
 from lightagentd.worker.kept import READ, KeptOutputs
 from lightagentd.worker.lanes import (
     OWN_PREVIEWS,
@@ -78,7 +79,10 @@ class Pool:
         self._lanes = Lanes()
         self._room = Room(settings.max_workers, self.workers)
         self.own_tools = OwnTools(self._worker, self._end)
-        self.source: Source = LocalWorkers(settings, paths, self.own_tools.folders)
+        self.hooks = HookWorkers(self._worker, self._end, self._lanes.kill)
+        self._folders = lambda: [*self.own_tools.folders(), *self.hooks.folders.values()]
+        """Gives the folders of kits and hooks, which workers must be able to read."""
+        self.source: Source = LocalWorkers(settings, paths, self._folders)
         """Where the workers come from."""
         self._reaper: asyncio.Task[None] | None = None
         self.kept = KeptOutputs(paths.runtime / "kept")
@@ -99,7 +103,7 @@ class Pool:
         """Choose the source of workers, and begin to end idle ones. Raises WorkerUnavailable."""
         clear_folder(self._paths.workers)
         await self.kept.start()
-        self.source = await choose_source(self._settings, self._paths, self.own_tools.folders)
+        self.source = await choose_source(self._settings, self._paths, self._folders)
         self._reaper = asyncio.create_task(self._end_idle(), name="worker-reaper")
 
     async def close(self) -> None:
@@ -398,9 +402,7 @@ class Pool:
                     worker.connection = await worker.child.connect()
                 await worker.connection.call("org.lightagent1.Worker.Settle", call_id=call_id)
         except (TimeoutError, Unavailable):
-            self._lanes.drop(worker.child)  # it goes down with their calls
-            worker.connection.close()
-            await worker.child.end_hung()
+            await self._lanes.kill(worker)
             return
         if worker.stale or worker.child.agent != worker.agent:
             await self._end(worker)  # it is to end, or was handed over

@@ -45,6 +45,7 @@ from lightagentd.tool import Action, Args, Effect, Place, Preview, Tool
 from lightagentd.varlink.server import Peer, VarlinkServer, error_reply
 from lightagentd.worker.calls import LAST, CallContext, check_args, describe, result_event, run_action
 from lightagentd.worker.cgroups import CallCgroup, CallCgroups
+from lightagentd.worker.hooks import HooksInterface
 from lightagentd.worker.kit_tools import KitTools
 from lightagentd.worker.leftovers import Ends, children, end_all, reap
 from lightagentd.worker.loader import LoadedTool, ToolFiles
@@ -423,14 +424,13 @@ class Worker:
 
 async def serve(worker: Worker, sock: socket.socket, idle_timeout_s: float) -> None:
     """Serve until SIGTERM or `Retire`, or an idle time without a connection."""
-    stop = worker.retired
-    loop = asyncio.get_running_loop()
+    stop, loop = worker.retired, asyncio.get_running_loop()
     if os.getpid() != 1:  # an init without a handler gets no signal of its namespace (pid_namespaces(7))
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, stop.set)
 
     def interfaces(_peer: Peer) -> list[VarlinkInterface]:
-        return [WorkerInterface(worker)]
+        return [WorkerInterface(worker), HooksInterface(worker.retired.set)]
 
     server = VarlinkServer([sock], interfaces, product="lightagent-worker")
     server.start()

@@ -16,6 +16,9 @@ from lightagentd.varlink.server import VarlinkConnection
 from lightagentd.worker.lockdown import MACHINE
 from lightagentd.worker.sandbox import Backend
 
+HOOKS = "hooks@"
+"""Begins the name of those who are no agents: the hooks, whose workers run nothing else."""
+
 
 @dataclass(frozen=True)
 class Whom:
@@ -48,6 +51,8 @@ class Whom:
             self.where in (Effect.OBSERVE, Effect.REACH)
             and self.agent
             and other.agent
+            and not self.agent.startswith(HOOKS)
+            and not other.agent.startswith(HOOKS)
             and replace(other, agent=self.agent) == self
         )
 

@@ -18,8 +18,7 @@ The families, each with its exit status of lactl and its HTTP status:
 
 Exit statuses follow sysexits.h where it has one, 124 is that of timeout(1), 130 that of a shell for SIGINT.
 A class says its code, and only those statuses in which it differs from its parent. The same classes become
-Varlink errors, D-Bus error names and HTTP statuses: `table()` is the one mapping, and `tests/test_errors.py`
-proves that it is complete. This module imports nothing heavy, since `lactl` imports it.
+Varlink errors, D-Bus error names and HTTP statuses: `table()`. Nothing heavy is imported: `lactl` imports it.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ DBUS_PREFIX = "org.lightagent1.Error."
 class LightagentError(Exception):
     """Something failed in a way that has no class of its own; the journal has the traceback.
 
-    `message` is one sentence that says what failed and on which object, `suggestion` says what to do
-    next, `field` names the argument at fault, if one is.
+    `message` is one sentence: what failed, on which object; `suggestion` says what to do next, `field` names
+    the argument at fault, if one is.
     """
 
     code: ClassVar[str] = "internal"
@@ -52,9 +51,7 @@ class LightagentError(Exception):
 
     def __init__(self, message: str, *, suggestion: str = "", field: str = "") -> None:
         super().__init__(message)
-        self.message = message
-        self.suggestion = suggestion
-        self.field = field
+        self.message, self.suggestion, self.field = message, suggestion, field
 
     def __str__(self) -> str:
         return self.message
@@ -221,6 +218,10 @@ class ChangeNotEnabled(PolicyDenied, code="change_not_enabled"):
 
 class PlanModeBlocked(PolicyDenied, code="plan_mode_blocked"):
     """The session is in plan mode, in which nothing runs but what observes."""
+
+
+class HookBlocked(Refused, code="hook_blocked"):
+    """An administrator's hook does not let this go on, or could not say so."""
 
 
 class ApprovalRequired(Refused, code="approval_required"):

@@ -108,6 +108,10 @@ class Content:
             definitions.agents.pop(name, None)
         return {name: own for name, own in found.items() if name in definitions.agents}
 
+    def kit_folders(self) -> dict[str, Path]:
+        """The folders of the agents that are kits."""
+        return {name: self.definitions.agents[name].folder.resolve() for name in self.own}
+
     def _kits(self, own: Mapping[str, Own]) -> dict[str, str]:
         """The folders from which workers of these agents load something."""
         needed = [name for name, one in own.items() if one.in_workers]

@@ -15,6 +15,7 @@ from lightagentd.agents.choosing import Choice, check_schema_client, narrowed
 from lightagentd.agents.content import Content
 from lightagentd.agents.definition import AgentDefinition
 from lightagentd.agents.ended_turns import EndedTurns
+from lightagentd.agents.hooks import Hooks
 from lightagentd.agents.model_calls.clients import ModelClients
 from lightagentd.agents.model_calls.metering.ledger import Ledger
 from lightagentd.agents.planning.plans import Plans
@@ -71,6 +72,7 @@ class SharedParts:
     offers: Offers
     builtins: Builtins
     dispatcher: Dispatcher
+    hooks: Hooks
     watches: Watches
     children: Children
     mail: Mail

@@ -134,6 +134,7 @@ class Registry:
         await asyncio.gather(
             self._content.read(self.shared.pool, self.shared.builtins), self.shared.prompts.look()
         )
+        await self.shared.hooks.read(self._content.kit_folders())
         await asyncio.to_thread(self.shared.metadata.load, sorted(self.models_in_use()))
 
     def problems(self) -> list[str]:
@@ -146,7 +147,7 @@ class Registry:
             for agent in self.agents.values()
             if agent.problem and agent.state != "running"
         ]
-        found += self.shared.prompts.problems()
+        found += [*self.shared.prompts.problems(), *self.shared.hooks.problems()]
         found += [self.shared.memories.problem, self._content.toolbox_problem, *self._unmade.values()]
         found += self.shared.model_clients.problems()
         if self.shared.model_clients.models.record:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from lightagentd.agents import hook_phases
 from lightagentd.agents.answers.judging import accept, instruction
 from lightagentd.agents.context_skill import context_of
 from lightagentd.agents.model_calls.asking import Asking
@@ -146,6 +147,7 @@ class TurnLoop:
         turn = self._turn
         await self._take_holder()
         parts = self._parts
+        await hook_phases.before_turn(self._shared.hooks, parts.definition.name, turn)
         if turn.resumed is None:
             await self._session.begin(turn)
         left_s = parts.turn_timeout_s if turn.resumed is None else turn.resumed.left_s
@@ -196,6 +198,7 @@ class TurnLoop:
                 events = [*events, *planned[0]]
                 changes = [*changes, *planned[1], *counted]
                 await session.end(turn, outcome, lapsed=(events, changes))
+            await hook_phases.after_turn(shared.hooks, self._of_agent.definition.name, turn, failure)
         except LightagentError as err:
             failure = err
         except BaseException as err:

@@ -16,6 +16,8 @@ from lightagentd.agents.builtin.skill import SkillTool
 from lightagentd.agents.builtin.team import AgentTool
 from lightagentd.agents.builtin.tool_search import ToolSearch
 from lightagentd.agents.content import Content
+from lightagentd.agents.hook_phases import MemoryHooks
+from lightagentd.agents.hooks import HOOKS_FOLDER, Hooks
 from lightagentd.agents.model_calls.clients import ModelClients, store_circuit
 from lightagentd.agents.model_calls.metering.ledger import Ledger
 from lightagentd.agents.parts import SharedParts
@@ -66,6 +68,8 @@ def shared_parts(
     skill = SkillTool(children, content.catalog_of, content.toolbox_of)
     team = AgentTool(children), MessageTool(mail), skill
     builtins = Builtins([Human(asked.inputs), PlanTool(plans), Memory(memories), *team, FlowsTool(), search])
+    hooks = Hooks(history, pool, paths.config / HOOKS_FOLDER)
+    memories.hooks = MemoryHooks(hooks)
     return SharedParts(
         paths=paths,
         limits=limits,
@@ -94,9 +98,11 @@ def shared_parts(
             pool=pool,
             limits=limits,
             builtins=builtins,
+            hooks=hooks,
             toolbox=content.toolbox_of,
             give=partial(given, content.trusted_skill, policy, pool, partial(snapshots.before, history)),
         ),
+        hooks=hooks,
         watches=Watches(history, pool, content, policy),
         children=children,
         mail=mail,

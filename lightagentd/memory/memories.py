@@ -21,7 +21,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from lightagentd.config import configuration
 from lightagentd.errors import (
@@ -73,6 +73,15 @@ class Wanted:
     trace_id: str = ""
 
 
+class AroundWrites(Protocol):
+    """What is asked before a memory is written, and told after it."""
+
+    async def before(self, wanted: Wanted, /) -> Wanted:
+        """What to write instead. Raises LightagentError to refuse it."""
+
+    async def after(self, entry: Entry, /) -> None: ...
+
+
 SURE_ENOUGH = 0.8
 """The confidence of what an agent keeps without saying how sure it is."""
 
@@ -86,6 +95,8 @@ class Memories:
         self._store: Backing = OwnStore(settings.store, history) if settings.store else HistoryStore(history)
         self._changing: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         """By owner: one at a time looks at their memories and changes them."""
+        self.hooks: AroundWrites | None = None
+        """What is asked before a write, and told after it."""
 
     @property
     def problem(self) -> str:
@@ -159,7 +170,14 @@ class Memories:
 
         Raises InvalidArgument, LimitExceeded, and PolicyDenied for what an owner turned down before.
         """
-        wanted = self._checked(wanted)
+        if self.hooks is not None:
+            wanted = await self.hooks.before(wanted)
+        entry = await self._remember(self._checked(wanted))
+        if self.hooks is not None:
+            await self.hooks.after(entry)
+        return entry
+
+    async def _remember(self, wanted: Wanted) -> Entry:
         async with self._changing[wanted.owner]:
             have = await self._all(wanted.owner)
             self._check_rejected(wanted, have)

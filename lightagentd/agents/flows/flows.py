@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from lightagentd.agents import hook_phases
 from lightagentd.agents.builtin.flows import FLOWS, FlowsTool
 from lightagentd.agents.flows.files import FlowFiles
 from lightagentd.agents.flows.records import (
@@ -280,7 +281,9 @@ class Flows:
         stays done. Raises NotFound, Conflict, StorageError.
         """
         async with self._changing:
-            return await self._resume(self._at_rest(run_id))
+            record = self._at_rest(run_id)
+            await hook_phases.before_again(self.registry.shared.hooks, "on_resume", record)
+            return await self._resume(record)
 
     async def _resume(self, record: RunRecord) -> Run:
         steps = self.stored.steps(record)
@@ -295,6 +298,7 @@ class Flows:
         """
         async with self._changing:
             record = self._at_rest(run_id)
+            await hook_phases.before_again(self.registry.shared.hooks, "on_rerun", record, step=step)
             flow = self.files.get(record.flow) if new else self.stored.definition(record)
             steps = self.stored.steps(record)
             again = _behind(flow, step) | _undone(steps)

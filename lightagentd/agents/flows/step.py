@@ -17,6 +17,7 @@ from lightagentd.agents.flows.asked import asked_in_child, cancel_asked, ending_
 from lightagentd.agents.flows.records import MOST_OUTPUT_BYTES, AsksFor, StepRecord
 from lightagentd.agents.flows.step_turn import SAID_BYTES, StepTurn, failure_of
 from lightagentd.agents.flows.values import NOTHING, Values
+from lightagentd.agents.hook_phases import about_step, after_step, before_step
 from lightagentd.agents.parts import AgentParts
 from lightagentd.agents.tool_calls.asking import answer_to, ask
 from lightagentd.agents.tool_calls.origin import Origin
@@ -119,6 +120,7 @@ class StepWork:
             raise StepFailed(record.code, record.message, again=_may_again(self._step, record.code))
         if not (resumed and record.ran):
             kind = self._step.kind
+            await before_step(self._shared.hooks, about_step(self._run.record, self._agent, self.name, kind))
             if self._step.requires_approval and kind != "call" and not record.allowed:
                 await self._ask_to_begin()
             if kind == "call":
@@ -224,7 +226,7 @@ class StepWork:
         turn = self._turn(
             begun,
             "approval",
-            judged=bool(step.check or step.schema_ is not None) and not needs_approval,
+            judged=_judges(self._run, step, begun.agent) and not needs_approval,
             needs_approval=needs_approval or step.requires_approval,
         )
         results = Results(turn.stream, self._shared.history.hurry)
@@ -297,10 +299,7 @@ class StepWork:
         used = turn.meter.totals() if turn.meter is not None else {}
         taint = self._taint(turn.trace_id, turn.session.record.tainted)
         done = replace(self.record, output=answer, used=used, ran=True)
-        if self._step.check:
-            await self._run.store(done, changes=taint, told=False)
-        else:
-            await self._run.store(done.moved("success"), changes=taint)
+        await _done(self._run, self._step, done, changes=taint)
 
     def _taint(self, by: str, tainted: bool) -> Sequence[Change]:
         """What to store with an output that comes from another session, which may be tainted."""
@@ -315,7 +314,7 @@ class StepWork:
         if state != "success":
             raise StepFailed("child_failed", message, again=state != "cancelled")
         taint = self._taint(run.record.id, run.session.record.tainted)
-        await self._run.store(replace(self.record, output=output).moved("success"), changes=taint)
+        await _done(self._run, self._step, replace(self.record, output=output), changes=taint)
 
     # Questions to people
 
@@ -325,8 +324,8 @@ class StepWork:
         question = as_text(filled(step.ask, self.values.look_up))
         found = await self._ask("answer", question, step.choices, timeout_s=step.timeout_s)
         events, changes = self._shared.asked.inputs.taken(found.id)
-        done = replace(self.record, output=found.answer).moved("success")
-        await self._run.store(done, events=events, changes=changes)
+        answered = replace(self.record, output=found.answer)
+        await _done(self._run, self._step, answered, events=events, changes=changes)
 
     async def _ask_to_begin(self) -> None:
         step = self._step
@@ -412,7 +411,9 @@ class StepWork:
                 )
         if step.check:
             await self._check(step.check)
-        await self._run.store(self.record.moved("success"))
+        about = about_step(self._run.record, record.agent or self._agent, self.name, step.kind)
+        said = await after_step(self._shared.hooks, about, record.output)
+        await self._run.store(replace(self.record, output=said).moved("success"))
 
     async def _check(self, template: str) -> None:
         """Run the command that observes whether the step did what it should."""
@@ -437,6 +438,21 @@ class StepWork:
             )
 
 
+def _judges(run: Run, step: Step, agent: str) -> bool:
+    """Whether an output is looked at before the step is a success."""
+    shaped = step.schema_ is not None and step.kind == "call"
+    heard = run.shared.hooks.has("after_flow_step", agent or run.record.agent)
+    return bool(step.check) or shaped or heard
+
+
+async def _done(run: Run, step: Step, record: StepRecord, **with_it: Any) -> None:
+    """Store an output, as a success if nothing judges it first. Raises StorageError."""
+    if _judges(run, step, record.agent):
+        await run.store(replace(record, ran=True), told=False, **with_it)
+    else:
+        await run.store(record.moved("success"), **with_it)
+
+
 def _inputs(step: Step, values: Values) -> dict[str, Any]:
     """What a step gives to the flow that it runs."""
     return {key: filled(one, values.look_up) for key, one in step.inputs.items()}
@@ -452,4 +468,4 @@ def _named(step: Step, values: Values) -> str:
 
 def _may_again(step: Step, code: str) -> bool:
     """Whether a call that failed, or a step whose check did not pass, may be tried again."""
-    return step.kind == "call" and code not in ("approval_denied", "policy_denied")
+    return step.kind == "call" and code not in ("approval_denied", "policy_denied", "hook_blocked")

@@ -5,6 +5,7 @@
     tools/NAME.py        tools, which only this agent's workers load
     agents/NAME/         members: agents with folders of the same kind, but without agents of their own
     flows/, evals/       flows, and cases of assessments
+    hooks/               functions around its turns (`hooks`)
     references/          files that are carried along
 
 Nothing here stays open. An agent's folder with none of these is no kit, and nothing of it is looked at.
@@ -24,7 +25,7 @@ from lightagentd.host.users import called
 from lightagentd.text.reason import reason
 
 SKILLS, TOOLS, AGENTS = "skills", "tools", "agents"
-_CARRIED = ("flows", "evals", "references")
+_CARRIED = ("flows", "evals", "hooks", "references")
 PARTS = (SKILLS, TOOLS, AGENTS, *_CARRIED)
 MOST_ENTRIES = 10_000
 """How many files and folders a kit may have; one that is added at run time also has the limits of the
@@ -40,6 +41,7 @@ class KitFolder:
     agents: tuple[str, ...]
     flows: tuple[str, ...]
     evals: tuple[str, ...]
+    hooks: tuple[str, ...]
     references: tuple[str, ...]
     files: int
     size_bytes: int

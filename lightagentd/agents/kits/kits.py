@@ -194,6 +194,7 @@ class Kits:
         await self._content.read_agent(self._pool, path)
         now = {name, *definitions.members(name)}
         self._registry.forget(before - now)
+        await self._shared.hooks.read(self._content.kit_folders())
         for one in sorted(now):
             await self._start(one)
 

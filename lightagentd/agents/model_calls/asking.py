@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from lightagentd.agents import hook_phases
 from lightagentd.agents.model_calls.call import Reply
 from lightagentd.agents.model_calls.compaction.compactor import Compactor
 from lightagentd.agents.model_calls.metering.meter import Meter
@@ -70,6 +71,9 @@ class Asking:
         if turn.choice.stubs is not None:  # an assessment is of one model
             self._clients, self._last_resort = self._clients[:1], []
         self._turn = turn
+        self._agent, self._hooks = parts.definition.name, parts.shared.hooks
+        self._held = self._hooks.has("after_model_response", self._agent)
+        """Whether the answer is shown when it is whole: hooks may replace it."""
         self._first_error: ModelError | ContextFull | None = None
         """Why the first model does not answer in this turn."""
         self._history = parts.history
@@ -117,6 +121,7 @@ class Asking:
                     schema=self._schema,
                     must_answer=self._turn.repaired,
                 )
+                request = await hook_phases.before_request(self._hooks, self._agent, client.name, request)
                 try:
                     reply = await self._calls.make(client, request, self._hear)
                 finally:
@@ -136,6 +141,9 @@ class Asking:
             if reply.usage is not None:
                 self._compactor.gauge.take_count(reply.usage.prompt_tokens)
             reply = await understood(reply, functions, self._schema, self._history.redactor)
+            if self._held:
+                reply = await hook_phases.after_response(self._hooks, self._agent, reply, self._meter)
+                self._show(reply.text)
             if not reply.calls and (why := _CUT.get(reply.finish.reason)):
                 code, words = why
                 message = f"The answer was cut: {words.format(reply.model)}"
@@ -149,11 +157,19 @@ class Asking:
     async def _hear(self, part: Part) -> None:
         if self._results.waiting and not isinstance(part, ToolCall | Finish):  # of which nothing is shown yet
             await self._results.settle()
+        if self._held:
+            return
         if isinstance(part, TextDelta):
             self._said.append(part.text)
             self._stream.text(part.text)
         elif isinstance(part, ReasoningDelta):
             self._stream.text(part.text, thought=True)
+
+    def _show(self, text: str) -> None:
+        """Show an answer that was held."""
+        self._said.append(text)
+        self._stream.text(text)
+        self._stream.end_text()
 
     async def _fall_back(
         self, err: ModelError | ContextFull, system: str, functions: Sequence[Function]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightagentd.agents.builtin import Builtins
+from lightagentd.agents.hooks import Hooks
 from lightagentd.agents.tool_calls.results import cap_text
 from lightagentd.agents.tool_calls.toolbox import Toolbox
 from lightagentd.config.configuration import Limits
@@ -26,6 +27,7 @@ class Dispatcher:
     pool: Pool
     limits: Limits
     builtins: Builtins
+    hooks: Hooks
     toolbox: Callable[[str], Toolbox]
     """The tools of an agent."""
     give: Callable[..., Awaitable[dict[str, Any]]]

@@ -18,6 +18,7 @@ from typing import Any
 
 from lightagentd.agents.builtin import BuiltinContext
 from lightagentd.agents.builtin.human import answer_result
+from lightagentd.agents.hook_phases import HookedCall
 from lightagentd.agents.tool_calls.asking import answer_to, asks, taken
 from lightagentd.agents.tool_calls.at_once import ALONE, ASKING, WAITING, Order
 from lightagentd.agents.tool_calls.calls import Ready, checked_here, parse_call, resumed, unread, whole
@@ -34,7 +35,7 @@ from lightagentd.agents.tool_calls.results import (
     no_remark,
 )
 from lightagentd.agents.tool_calls.stubs import decide, result_of, stub_of
-from lightagentd.agents.tool_calls.working import ask_for, check_answered, check_whole, work
+from lightagentd.agents.tool_calls.working import ask_for, check_answered, check_whole, checked_by, work
 from lightagentd.api import turn_events
 from lightagentd.errors import (
     ApprovalRequired,
@@ -61,7 +62,6 @@ from lightagentd.policy.questions.inputs import Input
 from lightagentd.policy.questions.questions import Suspended
 from lightagentd.redaction import off_loop
 from lightagentd.tool import Effect, Place
-from lightagentd.worker.lanes import Checked
 from lightagentd.worker.needs_input import Asked
 
 
@@ -101,6 +101,7 @@ class ToolRun:
         """The approval or input that it waits for, or waited for."""
         self._granted: Approval | None = None
         self._order = ALONE
+        self._hooked = HookedCall(dispatcher.hooks, origin)
 
     async def can_run_beside(self, order: Order, *, joined: str) -> bool:
         """Whether the call may run at once with others: it observes, or asks another agent, and no person is
@@ -231,26 +232,17 @@ class ToolRun:
             if self._decide().decision is not Decision.DENY:
                 raise PolicyDenied(f"The agent {agent.name} does not have the effect {effect}.")
             return
-        args = whole(checked_here(self._ready) or await self._ask_worker(preview=False), self._ready)
-        host = host_of(args.get(action.host)) if action.host else ""
-        self._ready = replace(self._ready, args=args, effect=action.effect_of(args), host=host)
-        self._what |= self._ready.what
+        await self._check_args()
+        if (args := await self._hooked.before(self._ready)) is not self._ready.args:
+            self._ready = replace(self._ready, args=args)
+            await self._check_args()
 
-    async def _ask_worker(self, *, preview: bool) -> Checked:
-        ready, origin = self._ready, self._origin
-        if ready.action.place is Place.DAEMON:
-            return self._dispatcher.builtins.check(ready.action.tool, ready.action.name, ready.args)
-        return await self._dispatcher.pool.check(
-            origin.agent.name,
-            ready.effect,
-            ready.action.tool,
-            ready.action.name,
-            ready.args,
-            session=origin.session_id,
-            owner=origin.worker_owner,
-            place=ready.action.place,
-            preview=preview,
-        )
+    async def _check_args(self) -> None:
+        action, ready = self._ready.action, self._ready
+        args = whole(checked_here(ready) or await checked_by(self._dispatcher, self._origin, ready), ready)
+        host = host_of(args.get(action.host)) if action.host else ""
+        self._ready = replace(ready, args=args, effect=action.effect_of(args), host=host)
+        self._what |= self._ready.what
 
     def _decide(self) -> Ruling:
         return decide(self._dispatcher, self._origin, self._ready)
@@ -269,6 +261,7 @@ class ToolRun:
                 suggestion="Say what you would have done.",
             )
         preview, expected = await self._preview()
+        await self._hooked.on_approval(ready, rule=ruling.rule, reason=ruling.reason, preview=preview)
         reason = f"{origin.chain}: {ruling.reason}" if origin.above is not None else ruling.reason
         asked = approvals.new(
             ready.bound(origin),
@@ -291,7 +284,7 @@ class ToolRun:
     async def _preview(self) -> tuple[str, dict[str, Any]]:
         """The preview of the call, and the facts behind it; the arguments if the tool has no preview."""
         try:
-            checked = await self._ask_worker(preview=True)
+            checked = await checked_by(self._dispatcher, self._origin, self._ready, preview=True)
         except (ToolError, TimedOut, PermissionDenied) as err:
             return f"There is no preview: {err.message}", {}
         if whole(checked, self._ready) != self._ready.args:
@@ -391,6 +384,9 @@ class ToolRun:
             self._store(outcome, origin.after_call(ready.call_id, taints=ready.action.taints, host=""))
             raise
         ended = time.monotonic()
+        if self._hooked.hears_results:
+            after = await self._hooked.after(ready, result, text, metadata)
+            result, text, metadata = after[0], dispatcher.readable(after[1]), after[2]
         try:
             await self._order.comes()
         finally:  # it has ended, whatever became of those before it

@@ -24,12 +24,35 @@ from lightagentd.llm.protocol import ToolCall
 from lightagentd.policy.questions.approval import Approval
 from lightagentd.policy.questions.inputs import Input
 from lightagentd.policy.questions.question import State
+from lightagentd.tool import Place
+from lightagentd.worker.lanes import Checked
 from lightagentd.worker.needs_input import Asked
 
 QUESTIONS = 8
 """So many questions one call may ask, one after the other."""
 REMOVED = "[removed: "
 """Begins what stands in the store in place of a secret (`Redactor`, `hide`)."""
+
+
+async def checked_by(
+    dispatcher: Dispatcher, origin: Origin, ready: Ready, *, preview: bool = False
+) -> Checked:
+    """The arguments of a call as its tool checks them, and a preview if it is wanted. Raises InvalidArgument,
+    WorkerUnavailable, and the preview's errors.
+    """
+    if ready.action.place is Place.DAEMON:
+        return dispatcher.builtins.check(ready.action.tool, ready.action.name, ready.args)
+    return await dispatcher.pool.check(
+        origin.agent.name,
+        ready.effect,
+        ready.action.tool,
+        ready.action.name,
+        ready.args,
+        session=origin.session_id,
+        owner=origin.worker_owner,
+        place=ready.action.place,
+        preview=preview,
+    )
 
 
 async def work(

@@ -319,6 +319,7 @@ permission_denied: Who may do what is decided by polkit; org.lightagent1(5) list
 authorization_required: Who may do what is decided by polkit; org.lightagent1(5) lists the actions. A person
   has to authenticate, as lactl asks for on a terminal.
 policy_denied: Which rule decided: lactl policy explain
+hook_blocked: The hooks and what they are asked for: lactl hooks list
 change_not_enabled: If this agent is to change the machine: systemctl enable --now
   lightagent-change@@AGENT@.socket
 plan_mode_blocked: To leave plan mode: lactl plan end @SESSION@

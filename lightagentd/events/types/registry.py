@@ -20,6 +20,7 @@ from lightagentd.events.types import (
     daemon,
     flow,
     history,
+    hook,
     input,  # noqa: A004 - as its topic is called
     memory,
     plan,
@@ -36,6 +37,7 @@ MODULES: tuple[ModuleType, ...] = (
     tool,
     trigger,
     flow,
+    hook,
     assessment,
     plan,
     approval,

@@ -453,6 +453,7 @@ def kit(name: str = "dba", **changes: Any) -> dict[str, Any]:
             skills=["db-check"],
             tools=["dbstat"],
             agents=["reader"],
+            hooks=[],
             flows=[],
             evals=[],
             references=[],

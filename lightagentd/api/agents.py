@@ -119,6 +119,7 @@ class Kit:
     agents: list[str]
     flows: list[str]
     evals: list[str]
+    hooks: list[str]
     references: list[str]
     files: int
     size_bytes: int

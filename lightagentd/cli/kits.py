@@ -1,4 +1,4 @@
-"""`lactl kits`: agents with skills, tools, agents, flows, evals and references of their own.
+"""`lactl kits`: agents with skills, tools, agents, flows, evals, hooks and references of their own.
 
 `check` works on files with the rights of the user who runs lactl, and needs no daemon.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lightagentd.agents.kits.checking import Checked
     from lightagentd.cli.kit_files import Source
 
-_HOLDS = ("skills", "tools", "agents", "flows", "evals", "references")
+_HOLDS = ("skills", "tools", "agents", "flows", "evals", "hooks", "references")
 kit_names = names_of("Kits.List", "name")
 
 

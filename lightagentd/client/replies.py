@@ -51,7 +51,7 @@ Skill = TypedDict("Skill", {"name": str, "description": str, "prompts": list[str
         "effect": str, "runbook": bool, "origin": str, "problem": str, "body": str})
 SkillsReply = TypedDict("SkillsReply", {"skills": list[Skill]})
 Kit = TypedDict("Kit", {"name": str, "description": str, "folder": str, "added": bool, "skills": list[str],
-        "tools": list[str], "agents": list[str], "flows": list[str], "evals": list[str],
+        "tools": list[str], "agents": list[str], "flows": list[str], "evals": list[str], "hooks": list[str],
         "references": list[str], "files": int, "size_bytes": int, "problems": list[str],
         "warnings": list[str]})
 KitsReply = TypedDict("KitsReply", {"kits": list[Kit]})
@@ -240,6 +240,11 @@ PolicyChange = TypedDict("PolicyChange", {"seq": int, "time_us": int, "agent": s
 PolicyReplay = TypedDict("PolicyReplay", {"judged": int, "changed": int, "skipped": int,
         "change": PolicyChange | None})
 ReplayReply = TypedDict("ReplayReply", {"replay": PolicyReplay})
+Hook = TypedDict("Hook", {"kit": str, "name": str, "path": str, "phases": list[str], "agents": list[str],
+        "on_error": str, "timeout_s": float, "sha256": str, "problem": str})
+HooksReply = TypedDict("HooksReply", {"hooks": list[Hook]})
+HookTest = TypedDict("HookTest", {"payload": Any, "decided": list[Any], "blocked": bool, "asked": list[str]})
+TestReply = TypedDict("TestReply", {"test": HookTest})
 Change = TypedDict("Change", {"call_id": str, "agent": str, "owner": int, "action": str, "path": str,
         "time_us": int, "undone_by": str})
 ChangesReply = TypedDict("ChangesReply", {"changes": list[Change]})

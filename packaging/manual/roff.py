@@ -34,6 +34,7 @@ OWN_PAGES = (
     "lightagent-agent(5)",
     "lightagent-eval(5)",
     "lightagent-flow(5)",
+    "lightagent-hook(5)",
     "lightagent-policy(5)",
     "lightagent-skill(5)",
     "lightagent-tool(5)",

@@ -32,6 +32,17 @@ from tests.scripted_daemon import (
 
 BUDGET = {"scope": "owner_day", "name": "uid 1000", "what": "total_tokens", "used": 12e6, "limit": 20e6}
 TEXT = "Restarts what has failed, and says why it did, in some more words than a line has."
+HOOK = {
+    "kit": "",
+    "name": "10-names.py",
+    "path": "/etc/lightagentd/hooks/10-names.py",
+    "phases": ["before_turn"],
+    "agents": [],
+    "on_error": "block",
+    "timeout_s": 2.0,
+    "sha256": "",
+    "problem": TEXT,
+}
 CALL = {
     "call_id": "call_1",
     "tool": "systemd",
@@ -150,6 +161,7 @@ LISTS: dict[str, tuple[str, dict[str, Any], str]] = {
         {"triggers": [trigger("certificates-daily", problem=TEXT)]},
         "certificates-daily timer ops active",
     ),
+    "hooks list": ("Hooks.List", {"hooks": [HOOK]}, "10-names.py before_turn all"),
     "eval list": (
         "Evals.List",
         {"runs": [eval_run("eval_0123456789abcdef", name=TEXT)]},

@@ -22,6 +22,7 @@ from lightagentd.host.paths import Paths
 from lightagentd.policy.rulefiles import load_texts, read_files
 from lightagentd.policy.rules import Rule
 from lightagentd.skills import FrontMatter, Runbook, load_skill
+from lightagentd.worker.hooks import load_hook
 from lightagentd.worker.loader import load_tool
 from tests.agents.asking import FRONT, TOML, asked
 from tests.agents.questions import prompted
@@ -65,6 +66,8 @@ def test_every_example_loads_as_what_it_is() -> None:
     assert {one.runbook.suffix for one in skills if one.runbook} == {".py", ".sh"}
     for tool in files("tools/*.py"):
         assert load_tool(tool).error == ""
+    for hook in files("hooks/*.py"):
+        assert load_hook(hook).problem == ""
 
 
 def test_every_example_is_told_of_where_they_lie() -> None:

@@ -29,6 +29,7 @@ ABOUT = (
     "lightagent-agent.5",
     "lightagent-eval.5",
     "lightagent-flow.5",
+    "lightagent-hook.5",
     "lightagent-intro.7",
     "lightagent-notify.1",
     "lightagent-policy.5",

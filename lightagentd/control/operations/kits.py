@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Kits(Operations, interface="org.lightagent1.Kits"):
-    """Agents with skills, tools, agents, flows, evals and references of their own."""
+    """Agents with skills, tools, agents, flows, evals, hooks and references of their own."""
 
     def __init__(self, access: Access, runtime: Runtime, managing: asyncio.Lock) -> None:
         """`managing` is held while agents are made, removed, started, stopped or read again."""
@@ -111,7 +111,7 @@ class Kits(Operations, interface="org.lightagent1.Kits"):
 
 def _shown(found: Checked, folder: str, *, added: bool, problems: list[str]) -> api.Kit:
     nothing = KitFolder(
-        skills=(), tools=(), agents=(), flows=(), evals=(), references=(), files=0, size_bytes=0
+        skills=(), tools=(), agents=(), flows=(), evals=(), hooks=(), references=(), files=0, size_bytes=0
     )
     contents, definition = found.contents or nothing, found.definitions.agents.get(found.name)
     return api.Kit(
@@ -124,6 +124,7 @@ def _shown(found: Checked, folder: str, *, added: bool, problems: list[str]) -> 
         agents=list(contents.agents),
         flows=list(contents.flows),
         evals=list(contents.evals),
+        hooks=list(contents.hooks),
         references=list(contents.references),
         files=contents.files,
         size_bytes=contents.size_bytes,

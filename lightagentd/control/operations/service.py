@@ -21,6 +21,7 @@ from lightagentd.control.operations.evals import Evals
 from lightagentd.control.operations.events import Events
 from lightagentd.control.operations.flows import Flows
 from lightagentd.control.operations.history import History
+from lightagentd.control.operations.hooks import Hooks
 from lightagentd.control.operations.inputs import Inputs
 from lightagentd.control.operations.kits import Kits
 from lightagentd.control.operations.manager import Manager
@@ -73,6 +74,7 @@ class Service:
         self.skills = Skills(access, shared.content)
         self.approvals = Approvals(access, shared.asked.approvals, panic)
         self.policy = Policy(access, registry, history)
+        self.hooks = Hooks(access, runtime)
         self.undo = Undo(access, registry, history, panic)
         self._of = {type(one): one for one in vars(self).values() if isinstance(one, Operations)}
 
@@ -113,6 +115,7 @@ _CLASSES: tuple[type[Operations], ...] = (
     Skills,
     Approvals,
     Policy,
+    Hooks,
     Undo,
 )
 

@@ -11,7 +11,7 @@ from lightagentd.llm.answer_bound import PIECE_CHARS, AnswerBound
 from lightagentd.llm.circuit import endpoint_of_url
 from lightagentd.llm.dialects.dialect import Dialect
 from lightagentd.llm.endpoint.http import Endpoint, Head
-from lightagentd.llm.json_calls import WrittenCalls
+from lightagentd.llm.held_text import HeldText
 from lightagentd.llm.protocol import ASSUMED_WINDOW, ModelSettings, Part, Request
 from lightagentd.llm.retry import RetrySettings
 from lightagentd.llm.text_calls import has_no_tools, in_words
@@ -44,7 +44,8 @@ class HttpClient:
         """One model call. Raises ModelError."""
         written = None
         if not self._native_tools:
-            written = WrittenCalls() if request.functions else None
+            if offered := {function.name for function in request.functions}:
+                written = HeldText(offered, strict=request.schema is not None)
             request = in_words(request)
         try:
             decoder, head = self._dialect.decoder(request), Head()

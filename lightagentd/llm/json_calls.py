@@ -1,19 +1,18 @@
-"""Recognizes tool calls that a model without native ones writes as text.
+"""Recognizes the tool call that a text is, of whatever model.
 
 Content that is exactly one JSON object `{"tool", "action", "args"}`, bare or in one code fence, is a call.
-Anything else is text, however similar to a call.
+Anything else is text, however similar to a call; of a model without native calls more is read
+(`written_calls`).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from lightagentd.events.model import new_id
-from lightagentd.llm.protocol import Finish, Part, TextDelta, ToolCall
+from lightagentd.llm.protocol import ToolCall
 
 _FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)\n?```", re.DOTALL)
 _KEYS = {"tool", "action", "args"}
@@ -56,41 +55,3 @@ def may_be_call(text: str) -> bool:
     """Whether a text is the beginning of a call, or may become one."""
     head = "".join(text[:_LOOK_CHARS].split())
     return any(head.startswith(begin) or begin.startswith(head) for begin in _BEGINNINGS)
-
-
-class WrittenCalls:
-    """Turns the text of one answer into a call, if it is one; holds the text back until then."""
-
-    def __init__(self) -> None:
-        self._held: list[str] = []
-        self._head = ""
-        self._holding = True
-
-    def feed(self, part: Part) -> Iterator[Part]:
-        """Pass on a part of the answer, or hold it back."""
-        if self._holding:
-            if isinstance(part, TextDelta):
-                self._held.append(part.text)
-                if self._may_be_call(part.text):
-                    return
-                part = self._text()
-            elif isinstance(part, ToolCall) and self._held:
-                yield self._text()
-            elif isinstance(part, Finish) and self._held:
-                if (call := call_in_text("".join(self._held))) is not None:
-                    yield call
-                    part = replace(part, reason="tool_calls")
-                else:
-                    yield self._text()
-        yield part
-
-    def _may_be_call(self, more: str) -> bool:
-        if len(self._head) < _LOOK_CHARS:
-            self._head += "".join(more.split())[:_LOOK_CHARS]
-        return any(self._head.startswith(begin) or begin.startswith(self._head) for begin in _BEGINNINGS)
-
-    def _text(self) -> TextDelta:
-        self._holding = False
-        text = "".join(self._held)
-        self._held = []
-        return TextDelta(text)

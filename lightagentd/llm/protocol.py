@@ -152,6 +152,8 @@ class Finish:
 
     reason: str
     usage: Usage | None = None
+    unread: str = ""
+    """Why a call that the model wrote into its text cannot be read. That text is in no delta."""
 
 
 @dataclass(frozen=True, kw_only=True)

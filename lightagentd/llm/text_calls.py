@@ -1,7 +1,8 @@
 """Offers functions to models without native ones: described in the system prompt, called as JSON in the text.
 
-A function `TOOL_ACTION` is called by an answer that is nothing but `{"tool", "action", "args"}`; earlier
-calls and their results become text of the same form. It works with every dialect: only the request changes.
+A function `TOOL_ACTION` is called by an answer that is nothing but `{"tool", "action", "args"}` (what models
+write instead is read too, `written_calls`); earlier calls and their results become text of the same form. It
+works with every dialect: only the request changes.
 """
 
 from __future__ import annotations
@@ -15,13 +16,19 @@ from typing import Any
 from lightagentd.llm.dialects.dialect import marked_result
 from lightagentd.llm.protocol import Function, Message, Request, ToolCall
 
-_HOW = """\
+_FORM = '{"tool": "TOOL", "action": "ACTION", "args": {"NAME": VALUE}}'
+HOW_TO_CALL = (
+    "To call a function of the list, answer with exactly one JSON object and nothing else, not even a word"
+    f" before or behind it: {_FORM} If you need no call, answer in plain text."
+)
+"""What a model is told whose call cannot be read."""
+_HOW = f"""\
 # Functions
 
 You can call the functions below. To call one, answer with exactly one JSON object and nothing else, not
 even a word before or behind it:
 
-{"tool": "TOOL", "action": "ACTION", "args": {"NAME": VALUE}}
+{_FORM}
 
 Call one function at a time: its result is in the next message. Never make up a result. Once you need no more
 calls, answer in plain text. In the list a name with a question mark may be left out.

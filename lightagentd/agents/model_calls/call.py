@@ -158,7 +158,7 @@ async def model_call(
 def _reply(
     client: ModelClient, request: Request, heard: Heard, started: float, *, failed: bool = False
 ) -> Reply:
-    said = heard.texts or heard.calls
+    said = heard.texts or heard.calls or (heard.finish is not None and heard.finish.unread)
     return Reply(
         text="".join(heard.texts),
         calls=tuple(heard.calls),

@@ -114,7 +114,7 @@ class ModelCalls:
 
         Raises ModelEmpty, ModelFiltered.
         """
-        if reply.calls or reply.text.strip():
+        if reply.calls or reply.text.strip() or reply.finish.unread:
             return reply
         store_failed(reply, self._meter)
         name = reply.model

@@ -149,6 +149,8 @@ def _tool_call(reply: Reply) -> Check:
     written = None if reply.calls else call_in_text(reply.text)
     if not reply.calls and written is None:
         said = "it called nothing, so agents can do little with it"
+        if reply.finish.unread:
+            said = f"it wrote a call into its text that cannot be read: {reply.finish.unread}"
         return Check(name="tool call", seen=False, detail=said)
     call = written or reply.calls[0]
     if wrong := _wrong(call):

@@ -136,6 +136,9 @@ class Turn:
     needs_approval = False
     """Whether a person has to approve each of its calls, whatever policy says."""
 
+    told_form = False
+    """Whether the model was told how to write a call, and has not made one since."""
+
     def __init__(
         self,
         session: Session,

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lightagentd.agents import hook_phases
-from lightagentd.agents.answers.judging import accept, instruction
+from lightagentd.agents.answers.judging import accept, instruction, said_in
 from lightagentd.agents.context_skill import context_of
 from lightagentd.agents.model_calls.asking import Asking
 from lightagentd.agents.model_calls.call import Reply, store_unwatched
@@ -283,7 +283,7 @@ class TurnLoop:
     async def _act(self, reply: Reply) -> tuple[Outcome, ...]:
         """Store the model's message, then run its calls one by one, in order."""
         said = Message(
-            role="assistant", content=reply.text, tool_calls=reply.calls, reasoning=reply.reasoning
+            role="assistant", content=said_in(reply), tool_calls=reply.calls, reasoning=reply.reasoning
         )
         self._turn.said.clear()
         message = storable(said, self._parts.toolbox, self._shared.history.redactor)
@@ -298,6 +298,7 @@ class TurnLoop:
         self._session.messages.append(message)
         if not reply.calls:
             return ()
+        self._turn.told_form = False
         places = _places(reply.calls)
         return await self._run_calls(reply.calls, before, places, cut=reply.finish.reason == "length")
 

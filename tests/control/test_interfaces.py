@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ NASTY: dict[str, list[object]] = {
 }
 
 
+@functools.cache
 def parameters_by_method() -> dict[str, dict[str, str]]:
     """`Interface.Method` → parameter → type, from the descriptions themselves."""
     found: dict[str, dict[str, str]] = {}

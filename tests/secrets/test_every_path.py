@@ -53,6 +53,7 @@ change_agents = ["test"]
 
 [models.providers.local]
 base_url = "BASE_URL"
+max_retries = 1
 api_key_file = "KEY_FILE"
 """
 

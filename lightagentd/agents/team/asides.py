@@ -64,8 +64,8 @@ class Aside:
     tools: Sequence[str] | None = None
     """The tools that it has of the agent's, and `message.parent`; all without."""
     effects: tuple[Effect, ...] | None = None
-    wait_s: float = WAIT_S
-    """How long it waits for room."""
+    wait_s: float | None = None
+    """How long it waits for room; None for `WAIT_S`."""
     stored_with: Callable[[Session], tuple[Sequence[NewEvent], Sequence[Change]]] = lambda _: ((), ())
     """What to store with its session."""
 
@@ -97,12 +97,13 @@ class Asides:
             worker = registry.get(members[how.sub_agent_name])
         choice = self._choice(worker.running_parts().definition, how)
         admit(choice, worker.running_parts())
+        wait_s = WAIT_S if how.wait_s is None else how.wait_s
         try:
-            async with asyncio.timeout(how.wait_s):
+            async with asyncio.timeout(wait_s):
                 await self._room.acquire()
         except TimeoutError:
             raise QueueFull(
-                f"{self._limits.events_at_once} events are handled now, and none ended in {how.wait_s:g} s.",
+                f"{self._limits.events_at_once} events are handled now, and none ended in {wait_s:g} s.",
                 suggestion="Send it again later. The limit is limits.events_at_once.",
             ) from None
         try:

@@ -23,6 +23,7 @@ from lightagentd.agents.definition import (
 from lightagentd.agents.kits.folder import is_kit
 from lightagentd.agents.kits.own import Own, read_own
 from lightagentd.agents.tool_calls.toolbox import Toolbox, toolbox_of
+from lightagentd.config.memory import MemoryPolicy
 from lightagentd.errors import LightagentError
 from lightagentd.host.paths import Paths, content_folders
 from lightagentd.policy.in_force import Actions
@@ -177,6 +178,11 @@ class Content:
             kept = whole if allowed is None else whole.only(allowed)
             cached = self._catalogs[agent] = (self.skills, own, allowed, kept)
         return cached[3]
+
+    def memory_policy_of(self, agent: str) -> MemoryPolicy | None:
+        """What an agent's definition says of its memory; None for an agent that is gone."""
+        found = self.definitions.agents.get(agent)
+        return found.front.memory if found is not None else None
 
     def own_of(self, agent: str) -> Own:
         """What an agent has of its own; nothing for one without a kit."""

@@ -17,6 +17,7 @@ The keys of the front matter are all optional; an unknown key is refused by name
     context_skill: the skill whose report is part of the system prompt at the beginning of each turn
     plan_tools: observe, or none when no call at all may run while a plan is drafted
     limits: {max_steps, turn_timeout_s, max_queue}
+    memory: {the keys of [memory.policy], which they narrow: scopes, allowed_sources, store, ...}
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from lightagentd import frontmatter
 from lightagentd.agents.kits.folder import AGENTS, check_above, check_owned, folders_in, is_kit
 from lightagentd.config.configuration import Seconds, check_place
+from lightagentd.config.memory import MemoryPolicy
 from lightagentd.config.models import AGENTS_FIELDS, wrong_fields, wrong_model, wrong_url
 from lightagentd.errors import ConfigError, InvalidArgument, StorageError
 from lightagentd.host.atomic_file import write_whole
@@ -91,6 +93,7 @@ class AgentFrontMatter(BaseModel):
     extra_body: dict[str, Any] = Field(default_factory=dict)
     context_skill: str = Field(default="", pattern=r"^[a-z0-9][a-z0-9_-]*$|^$", max_length=64)
     limits: AgentLimits = Field(default_factory=AgentLimits)
+    memory: MemoryPolicy = Field(default_factory=MemoryPolicy)
 
     @property
     def more_fields(self) -> dict[str, Any]:

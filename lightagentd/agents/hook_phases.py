@@ -204,7 +204,7 @@ class MemoryHooks:
 
     async def before(self, wanted: Wanted) -> Wanted:
         """What to remember. Raises HookBlocked."""
-        agent = wanted.agent or current_context().agent
+        agent = wanted.maker or wanted.agent or current_context().agent
         if not self._hooks.has("before_memory_write", agent):
             return wanted
         payload = about(
@@ -215,7 +215,7 @@ class MemoryHooks:
 
     async def after(self, entry: Entry) -> None:
         """Tell of what was written."""
-        agent = entry.agent or current_context().agent
+        agent = entry.from_agent or entry.agent or current_context().agent
         if self._hooks.has("after_memory_write", agent):
             said = about(agent, id=entry.id, state=entry.state, text=entry.text, tags=[*entry.tags])
             await self._hooks.tell("after_memory_write", agent, said)

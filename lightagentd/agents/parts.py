@@ -162,7 +162,7 @@ class AgentParts:
 
     async def system_prompt(self, session: Session, *more: str) -> str:
         """The system prompt of the session's next turn, with more sections. Raises StorageError."""
-        prompt = await self.shared.prompts.of(self.definition, session.record.owner)
+        prompt = await self.shared.prompts.of(self.definition, session.record.owner, session.id)
         windows = [client.context_tokens for client in self.clients if client.context_tokens]
         skills = skills_section(
             self.shared.content.catalog_of(self.definition)(),

@@ -148,7 +148,7 @@ class Registry:
             if agent.problem and agent.state != "running"
         ]
         found += [*self.shared.prompts.problems(), *self.shared.hooks.problems()]
-        found += [self.shared.memories.problem, self._content.toolbox_problem, *self._unmade.values()]
+        found += [*self.shared.memories.problems, self._content.toolbox_problem, *self._unmade.values()]
         found += self.shared.model_clients.problems()
         if self.shared.model_clients.models.record:
             parts = [agent.parts for agent in self.agents.values() if agent.parts is not None]

@@ -66,9 +66,9 @@ class SystemPrompts:
         self._profiles = profiles
         self._files = PromptFiles()
 
-    async def of(self, definition: AgentDefinition, owner: int) -> str:
+    async def of(self, definition: AgentDefinition, owner: int, session: str = "") -> str:
         """The prompt of an agent's next turn for this owner. Raises StorageError."""
-        profile, notes = self._profiles.get(owner), await self._notes(definition, owner)
+        profile, notes = self._profiles.get(owner), await self._notes(definition, owner, session)
 
         def make() -> str:
             personal = Personal(name=folder_name(owner), profile=profile, notes=notes)
@@ -91,9 +91,9 @@ class SystemPrompts:
             for path in (found for pattern in patterns for found in folder.glob(pattern)):
                 self._files.read(path)
 
-    async def _notes(self, definition: AgentDefinition, owner: int) -> str:
+    async def _notes(self, definition: AgentDefinition, owner: int, session: str) -> str:
         try:
-            kept = await self._memories.of_prompt(owner, definition.name)
+            kept = await self._memories.of_prompt(owner, definition.name, session)
         except Unavailable:  # the administrator's own store; `status` says what is wrong with it
             return _UNREADABLE
         return notes(kept, self._memories.prompt_chars, recall=definition.offers("memory", "recall"))

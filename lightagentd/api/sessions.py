@@ -273,8 +273,11 @@ class Memory:
     """Something that an agent is to remember for one owner. `agent` is empty when it is for all agents.
 
     `state`: kept; candidate, when it comes from a conversation with text from outside in it, and a person has
-    not promoted it yet; rejected. `source`: person, agent or import. `confidence` is from 0 to 1,
-    `expires_us` is 0 when it does not expire.
+    not promoted it yet; rejected. `source`: person, agent, reflection, tool (kept by an agent in a
+    conversation with text from outside) or import. `confidence` is from 0 to 1, `expires_us` is 0 when it
+    does not expire. `scope`: user, agent, session, team, or machine, whose owner is 4294967295. `said_by` is
+    the uid in whose words or session it was said, `from_agent` the agent that made it. `proposed_why` says
+    why it was a candidate; `promoted_by` is the uid of who promoted it, else -1.
     """
 
     id: str
@@ -290,6 +293,14 @@ class Memory:
     updated_us: int
     expires_us: int
     confidence: float
+    scope: str
+    namespace: str
+    said_by: int
+    from_agent: str
+    proposed_why: str
+    promoted_by: int
+    promoted_us: int
+    promoted_why: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from lightagentd.cli.short_id import Ids
 from lightagentd.cli.terminal import BOLD, DIM, is_terminal, style
 from lightagentd.cli.when import local, moment
 from lightagentd.errors import InvalidArgument, MemoryNotFound
+from lightagentd.host.users import called
 
 _IDS = Ids(
     prefix="mem_",
@@ -37,7 +38,12 @@ _COLUMNS: Columns = {
     "TAGS": "tags",
     "TEXT": "text",
 }
+_SCOPES = ("user", "agent", "session", "team", "machine")
+_READERS = {"team": "those of your agents that read the pool", "machine": "the agents of all users"}
 _agent = click.option("--agent", metavar="NAME", shell_complete=agent_names, help="Only for this agent.")
+
+
+memory_ids = names_of(_IDS.method, "id", state="all", limit=_MAX_LISTED)
 
 
 @click.group("memory", cls=Group)
@@ -58,16 +64,57 @@ def command() -> None:
     show_default=True,
     help="Which ones.",
 )
+@click.option("--scope", type=click.Choice(_SCOPES), help="Only of this scope.")
 @click.option(
     "--limit", type=click.IntRange(1, _MAX_LISTED), default=100, show_default=True, help="How many."
 )
 @click.pass_obj
-def list_memories(settings: Settings, agent: str | None, state: str, limit: int) -> None:
+def list_memories(settings: Settings, agent: str | None, state: str, scope: str | None, limit: int) -> None:
     """List what is remembered, newest first.
 
     The columns: id, state, agent (- for all), source, confidence, last change, tags, text.
     """
-    _show(settings, settings.call("Memory.List", agent=agent, state=state, limit=limit))
+    _show(settings, settings.call("Memory.List", agent=agent, state=state, limit=limit, scope=scope))
+
+
+@command.command("show")
+@click.argument(
+    "memory", metavar="ID", shell_complete=names_of(_IDS.method, "id", state="all", limit=_MAX_LISTED)
+)
+@click.pass_obj
+def show(settings: Settings, memory: str) -> None:
+    """Show one memory: what it says, whose word it is, where it comes from, and who promoted it.
+
+    ID may be cut short as long as it is the only one that begins so.
+    """
+    found = settings.call("Memory.Get", memory=_whole_ids(settings, (memory,))[0])
+    if settings.json:
+        print_json(found)
+        return
+    facts = {
+        "Id": found["id"],
+        "State": found["state"],
+        "For": found["agent"] or _READERS.get(found["scope"], "all your agents"),
+        "Namespace": found["namespace"],
+        "Said by": called(found["said_by"]),
+        "Source": found["source"],
+        "Agent": found["from_agent"],
+        "Session": found["session"],
+        "Trace": found["trace_id"],
+        "Proposed": found["proposed_why"] and f"because {found['proposed_why']}",
+        "Promoted": found["promoted_us"]
+        and f"by {called(found['promoted_by'])}, {local(found['promoted_us'])}",
+        "Because": found["promoted_why"],
+        "Confidence": f"{found['confidence']:g}",
+        "Made": local(found["created_us"]),
+        "Changed": local(found["updated_us"]),
+        "Expires": found["expires_us"] and local(found["expires_us"]),
+        "Tags": " ".join(found["tags"]),
+        "Text": found["text"],
+    }
+    for name, value in facts.items():
+        if value:
+            say(style(f"{name:<12}", DIM), visible(str(value)))
 
 
 @command.command("search")
@@ -102,6 +149,11 @@ def candidates(settings: Settings, agent: str | None) -> None:
 
 @command.command("add")
 @click.option("--agent", metavar="NAME", shell_complete=agent_names, help="For this agent, not for all.")
+@click.option(
+    "--scope",
+    type=click.Choice(["team", "machine"]),
+    help="For the agents that read your pool, or for those of all users of this machine (administrators).",
+)
 @click.option("--tag", "tags", metavar="TAG", multiple=True, help="A word to find it by; may be repeated.")
 @click.option("--confidence", type=click.FloatRange(0, 1), help="How sure it is; 1 unless you say otherwise.")
 @click.option("--days", type=click.IntRange(1, 36_500), help="Forget it after so many days.")
@@ -128,20 +180,26 @@ def add(
         _tell(settings, [kept], "Kept")
 
 
-memory_ids = names_of(_IDS.method, "id", state="all", limit=_MAX_LISTED)
 _ids = click.argument("memories", metavar="ID...", nargs=-1, required=True, shell_complete=memory_ids)
 
 
 @command.command("promote")
+@click.option("--why", metavar="TEXT", help="Why; it stays with them.")
 @_ids
 @click.pass_obj
-def promote(settings: Settings, memories: tuple[str, ...]) -> None:
+def promote(settings: Settings, memories: tuple[str, ...], why: str | None) -> None:
     """Keep candidates: from now on they stand in your agents' system prompts.
 
     ID may be cut short as long as it is the only one that begins so.
     """
     ids = _whole_ids(settings, memories)
-    _tell(settings, [settings.call("Memory.Promote", memory=each) for each in ids], "Kept")
+    _tell(settings, [_promoted(settings, each, why) for each in ids], "Kept")
+
+
+def _promoted(settings: Settings, memory: str, why: str | None) -> Any:
+    if why is None:
+        return settings.call("Memory.Promote", memory=memory)
+    return settings.call("Memory.PromoteBecause", memory=memory, why=why)
 
 
 @command.command("reject")
@@ -226,7 +284,11 @@ def _whole_ids(settings: Settings, memories: Sequence[str]) -> list[str]:
 
 def _show(settings: Settings, found: list[dict[str, Any]], *, empty: str = "Nothing is remembered.") -> None:
     listing(
-        settings, found, _COLUMNS, spare=("SOURCE", "SURE", "TAGS", "UPDATED", "STATE", "AGENT"), empty=empty
+        settings,
+        found,
+        _COLUMNS,
+        spare=("SOURCE", "SURE", "TAGS", "UPDATED", "STATE", "AGENT"),
+        empty=empty,
     )
 
 

@@ -165,7 +165,8 @@ InputsReply = TypedDict("InputsReply", {"inputs": list[Input]})
 InputReply = TypedDict("InputReply", {"input": Input})
 Memory = TypedDict("Memory", {"id": str, "owner": int, "agent": str, "text": str, "tags": list[str],
         "source": str, "state": str, "session": str, "trace_id": str, "created_us": int, "updated_us": int,
-        "expires_us": int, "confidence": float})
+        "expires_us": int, "confidence": float, "scope": str, "namespace": str, "said_by": int,
+        "from_agent": str, "proposed_why": str, "promoted_by": int, "promoted_us": int, "promoted_why": str})
 MemoriesReply = TypedDict("MemoriesReply", {"memories": list[Memory]})
 MemoryReply = TypedDict("MemoryReply", {"memory": Memory})
 TextReply = TypedDict("TextReply", {"text": str})

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, Field, ValidationError
 
+from lightagentd.config.memory import Memory, MemoryPolicy, MemoryStore
 from lightagentd.config.models import (
     CREDENTIAL_NAMES,
     ModelFacts,
@@ -40,6 +41,8 @@ __all__ = [
     "History",
     "Limits",
     "Memory",
+    "MemoryPolicy",
+    "MemoryStore",
     "ModelFacts",
     "Models",
     "OwnerLimits",
@@ -190,17 +193,6 @@ class Budgets(Section):
     """All sessions of one user, on one day (UTC)."""
     day: Budget = Field(default_factory=Budget)
     """Everything that the daemon does, on one day (UTC)."""
-
-
-class Memory(Section):
-    """`[memory]`: what agents remember of and for each user."""
-
-    store: str = Field(default="", pattern=r"^([A-Za-z_][\w.]*:[A-Za-z_]\w*)?$")
-    """A store of your own, `module:Class` (see `lightagentd.memory.store`); empty for the history."""
-    max_entries: int = Field(default=1000, ge=1, le=100_000)
-    """How many memories one user may have, candidates among them."""
-    prompt_chars: int = Field(default=4000, ge=0, le=100_000)
-    """How much of an owner's memories stands in the system prompt, the surest and newest first."""
 
 
 class History(Section):

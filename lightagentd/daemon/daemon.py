@@ -232,7 +232,9 @@ class Daemon:
         group_rule = GroupRule(self.now.config.daemon.socket_group)
         self.authority = Authority(*((self.polkit, group_rule) if self.polkit else (group_rule,)))
         registry = self.registry
-        deletion = Deletion(self.history, parts.asked, parts.watches, parts.ledger, registry.children_of)
+        deletion = Deletion(
+            self.history, parts.asked, parts.watches, parts.ledger, parts.memories, registry.children_of
+        )
         self.upkeep = Upkeep(self.now, self.history, registry, deletion)
         runtime = Runtime(
             now=self.now,

@@ -6,11 +6,9 @@ takes too long counts as failed. The thread ends with the store, or with the dae
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import inspect
 import logging
-import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar, cast
 
@@ -18,14 +16,13 @@ from lightagentd.errors import ConfigError, Unavailable
 from lightagentd.events.history import History, NewEvent
 from lightagentd.memory.entries import Entry, State, entry_of
 from lightagentd.memory.store import METHODS, Store
+from lightagentd.memory.store_thread import StoreThread
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 CALL_TIMEOUT_S = 5.0
 """How long a store may take for one call, and to be made."""
-END_TIMEOUT_S = 2.0
-"""How long the daemon waits for the store's thread when it stops."""
 MAX_ENTRIES = 200_000
 """A store that gives back more at once gives back garbage."""
 
@@ -37,14 +34,11 @@ class OwnStore:
         self.problem = ""
         self._name = name
         self._history = history
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._thread = StoreThread(name)
         self._store: Store | None = None
 
     async def start(self) -> None:
         """Import the class and make the store. Raises ConfigError."""
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=_run, args=(self._loop,), name="memory-store", daemon=True)
         self._thread.start()
         try:
             self._store = await self._in_thread(lambda: _make(self._name))
@@ -57,7 +51,7 @@ class OwnStore:
             raise _wrong(self._name, f"{type(err).__name__} when it is imported and made") from err
 
     async def close(self) -> None:
-        if self._loop is None or self._thread is None:
+        if not self._thread.running:
             return
         if (store := self._store) is not None:
             self._store = None
@@ -65,11 +59,7 @@ class OwnStore:
                 await self._in_thread(lambda: store.close())
             except Exception:  # noqa: BLE001 - code of somebody else's; nothing depends on it any more
                 _log.exception("the memory store %s does not close as it should", self._name)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        await asyncio.to_thread(self._thread.join, END_TIMEOUT_S)
-        if self._thread.is_alive():
-            _log.error("the memory store %s hangs; its thread ends with the daemon", self._name)
-        self._loop = self._thread = None
+        await self._thread.close()
 
     async def get(self, owner: int, memory_id: str) -> Entry | None:
         found = await self._call("get", lambda store: store.get(owner, memory_id))
@@ -113,11 +103,6 @@ class OwnStore:
             found = await self._in_thread(lambda: call(store))
         except TimeoutError:
             raise self._failed(method, f"no answer within {CALL_TIMEOUT_S:g} seconds") from None
-        except asyncio.CancelledError:
-            own = asyncio.current_task()
-            if own is None or own.cancelling():
-                raise
-            raise self._failed(method, "it was closed meanwhile") from None
         except Exception as err:
             _log.exception("the memory store %s failed in %s", self._name, method)
             raise self._failed(method, type(err).__name__) from err
@@ -125,11 +110,8 @@ class OwnStore:
         return found
 
     async def _in_thread(self, make: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-        """Run something in the store's loop; raises what it raises, and TimeoutError."""
-        assert self._loop is not None
-        running = asyncio.run_coroutine_threadsafe(_guarded(make), self._loop)
-        async with asyncio.timeout(CALL_TIMEOUT_S):
-            return await asyncio.wrap_future(running)
+        """As `StoreThread.call`."""
+        return await self._thread.call(make, CALL_TIMEOUT_S)
 
     def _sound(self, found: object, owner: int) -> Sequence[Entry]:
         """Check that the store returned entries of this owner. Raises Unavailable."""
@@ -161,19 +143,6 @@ async def _make(name: str) -> Store:
     return cast(Store, found())
 
 
-async def _guarded(make: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-    """Call and await in the store's own thread; an exit of the program ends only the call."""
-    own = asyncio.current_task()
-    try:
-        return await make()
-    except (SystemExit, KeyboardInterrupt) as err:
-        raise RuntimeError(f"it raised {type(err).__name__}") from err
-    except asyncio.CancelledError:
-        if own is not None and own.cancelling():
-            raise
-        raise RuntimeError("it cancelled itself") from None
-
-
 def _wrong(name: str, why: str) -> ConfigError:
     return ConfigError(
         f"memory.store: {name} cannot be used: {why}.",
@@ -181,16 +150,3 @@ def _wrong(name: str, why: str) -> ConfigError:
         " lightagentd.memory.store.Store; its module must be on the daemon's PYTHONPATH.",
         field="memory.store",
     )
-
-
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    """The store's thread, until its loop is stopped."""
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-    finally:
-        loop.close()

@@ -33,6 +33,7 @@ def entry(**fields: Any) -> Entry:
         "updated_us": now,
         "expires_us": 0,
         "confidence": 0.8,
+        "scope": "agent",
     }
     return Entry(**{**found, **fields})
 

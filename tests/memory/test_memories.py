@@ -188,7 +188,7 @@ async def test_what_has_expired_is_never_recalled_and_is_dropped_when_seen(tmp_p
         kept = await found.remember(by_agent("for an hour", expires_us=now_us() + HOUR_US))
         assert await prompted(found) == ["for an hour"]
         old = entry(text="too old by now", expires_us=1)
-        await found._put(old, MemoryRemembered, new=True)
+        await found._keeping.put(old, MemoryRemembered)
         assert texts(await found.search(1, "old now")) == []
         assert kinds(found)[-1] == "expired"
         assert await prompted(found) == ["for an hour"]

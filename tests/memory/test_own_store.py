@@ -179,13 +179,13 @@ async def test_what_goes_wrong_in_it_fails_the_one_call(
         with pytest.raises(Unavailable) as caught:
             await found.remember(by_person("another"))
         assert "hunter2" not in str(caught.value.to_dict())
-        assert shelf in found.problem
+        assert shelf in found.problems[0]
         assert kinds(found) == ["remembered"], "what was not kept is not in the history"
         sys.modules[shelf.partition(":")[0]].released.set()
         monkeypatch.setattr(own_store, "CALL_TIMEOUT_S", 60)
         wrong(shelf)
         assert await found.get(1, kept.id) == kept
-        assert found.problem == ""
+        assert found.problems == []
 
 
 async def test_a_call_that_runs_when_it_is_closed_fails_and_nothing_hangs(tmp_path: Path, shelf: str) -> None:
@@ -229,7 +229,7 @@ async def test_garbage_is_refused_as_a_whole(tmp_path: Path, shelf: str, answer:
             await found.list(1)
         with pytest.raises(Unavailable):
             await found.search(1, "x")
-        assert "no memory" in found.problem
+        assert "no memory" in found.problems[0]
 
 
 async def test_it_cannot_give_out_what_was_not_asked_for(tmp_path: Path, shelf: str) -> None:

@@ -1,8 +1,8 @@
 """Deletes a session: ends its turns, removes its data from the history, and leaves a tombstone.
 
 The headers of its events stay with their hashes, so that the chain still verifies and shows that the session
-existed. Its content is removed in one transaction with the tombstone. Memories (`memory`), changed files and
-usage do not belong to the session and stay.
+existed. Its content is removed in one transaction with the tombstone. Memories (`memory`), but for
+those of the scope session, changed files and usage do not belong to the session and stay.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lightagentd.agents.model_calls.metering.ledger import Ledger
     from lightagentd.agents.sessions.session import Session
     from lightagentd.agents.watches import Watches
+    from lightagentd.memory.memories import Memories
     from lightagentd.policy.questions.asked import AllQuestions
 
 _WHY = "Its session was deleted."
@@ -49,12 +50,14 @@ class Deletion:
         asked: AllQuestions,
         watches: Watches,
         ledger: Ledger,
+        memories: Memories,
         children_of: Callable[[str], list[tuple[Agent | None, Session]]],
     ) -> None:
         """`children_of` gives the child sessions of a session, which are deleted with it."""
         self._children_of = children_of
         self._history = history
         self._ledger = ledger
+        self._memories = memories
         self._asked = asked
         self._watches = watches
 
@@ -79,6 +82,7 @@ class Deletion:
             async with agent.recovering:
                 await self._watches.end_session(session.id)
                 await self._lapse(session.id)
+                await self._memories.end_session(session.record.owner, session.id)
                 await self._history.append()  # what was stored of it just before has to be found, too
                 changes = await asyncio.to_thread(_all_of, self._history, session)
                 with session.context():

@@ -19,6 +19,10 @@ class MemoryChanged(EventType):
     expires_us: int
     chars: int
     """How long its text is."""
+    scope: Text | None = None
+    """For whom it is, where neither one agent nor all of its owner's are."""
+    said_by: int | None = None
+    promoted_by: int | None = None
 
 
 class MemoryRemembered(MemoryChanged, topic="memory.remembered", type="remembered"):
@@ -56,6 +60,22 @@ class MemoryRejected(MemoryChanged, topic="memory.rejected", type="rejected"):
     What an agent had proposed is not kept. Its text is dropped, and only a fingerprint of it stays, so that
     the same is not proposed again.
     > What was turned down, for that user: lactl memory list --state=rejected"""
+
+
+class MemoryRefused(EventType, topic="memory.refused", type="refused"):
+    """The policy refused to keep something."""
+
+    for_agent: Text
+    source: Text
+    scope: Text
+    key: Text
+    """The key of the policy that refused it."""
+    reason: Text
+    chars: int
+    catalog = """The agent @AGENT@ wanted to keep what the policy of memory refuses
+    The message names the key of [memory.policy] in lightagentd.toml(5), or of memory in the agent's AGENT.md.
+    Nothing was kept. What the text says is not in the journal.
+    > The policy in force: lactl config show memory"""
 
 
 class MemoryForgotten(MemoryChanged, topic="memory.forgotten", type="forgotten"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +47,14 @@ def by_person(text: str, **fields: Any) -> Wanted:
 
 
 @contextlib.asynccontextmanager
-async def memories(path: Path, **settings: Any) -> AsyncIterator[Memories]:
-    """Memories on a history of their own."""
+async def memories(
+    path: Path, agents: Mapping[str, Mapping[str, Any]] | None = None, **settings: Any
+) -> AsyncIterator[Memories]:
+    """Memories on a history of their own; `agents` are what definitions say of their memory."""
     history = History(path)
     await history.start()
-    found = Memories(configuration.Memory(**settings), history)
+    said = {name: configuration.MemoryPolicy(**keys) for name, keys in (agents or {}).items()}
+    found = Memories(configuration.Memory(**settings), history, said.get)
     try:
         await found.start()
         yield found

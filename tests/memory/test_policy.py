@@ -12,6 +12,7 @@ import pytest
 
 from lightagentd.config import configuration
 from lightagentd.errors import ConfigError, InvalidArgument, MemoryNotFound, PolicyDenied
+from lightagentd.events.types.memory import MemoryRemembered
 from lightagentd.memory.admission import OPEN, rules_of
 from lightagentd.memory.entries import MACHINE, Entry, entry_of
 from lightagentd.memory.memories import Memories, Wanted
@@ -104,8 +105,8 @@ def test_an_agent_narrows_and_never_widens_the_policy() -> None:
         reject_duplicate_writes=True,
     )
     rules = rules_of(own, more)
-    assert rules.sources == {"agent"}
-    assert rules.scopes == {"team"}
+    assert rules.sources == frozenset({"agent"})
+    assert rules.scopes == frozenset({"team"})
     assert (rules.min_confidence, rules.max_entries, rules.ttl_us) == (0.5, 10, 30_000_000)
     assert (rules.namespace, rules.of_people, rules.no_duplicates) == ("b", True, True)
     plain = configuration.MemoryPolicy()
@@ -118,18 +119,12 @@ async def test_what_says_no_end_gets_one_and_keeps_it_when_it_is_said_again(tmp_
         assert kept.expires_us == kept.created_us + HOUR_US
         again = await found.remember(by_agent("for an HOUR", expires_us=None, confidence=None))
         assert (again.expires_us, again.confidence, again.id) == (kept.expires_us, 0.3, kept.id)
-        await found._keeping.put(entry(text="for ever"), _kind(found))
+        await found._keeping.put(entry(text="for ever"), MemoryRemembered)
         assert await read(found, "ops") == {"for an HOUR"}
 
 
-def _kind(_: Memories) -> Any:
-    from lightagentd.events.types.memory import MemoryRemembered
-
-    return MemoryRemembered
-
-
 async def test_an_agent_reads_what_its_filter_lets_through(tmp_path: Path) -> None:
-    agents = {
+    agents: dict[str, dict[str, Any]] = {
         "pool": {"scopes": ["team", "user"]},
         "sure": {"scopes": ["team"], "min_confidence": 0.7},
         "people": {"scopes": ["team", "user"], "trust": "person"},

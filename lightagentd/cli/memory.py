@@ -294,10 +294,13 @@ def _show(settings: Settings, found: list[dict[str, Any]], *, empty: str = "Noth
 
 def _show_whole(found: dict[str, Any]) -> None:
     """Show the whole text that a person is to decide on, with nothing hidden."""
-    whose = f"for {cell(found['agent']) if found['agent'] else 'all agents'}"
+    whose = f"for {cell(found['agent']) if found['agent'] else _READERS.get(found['scope'], 'all agents')}"
+    whose += " in this session" if found["scope"] == "session" else ""
     said = f"in {cell(found['session'])}, {local(found['updated_us'])}, confidence {found['confidence']:g}"
     tags = f", tags {cell(found['tags'])}" if found["tags"] else ""
     say(style(found["id"], BOLD), f"  {whose}, {said}{tags}")
+    if found["proposed_why"]:
+        say(style("  ? ", DIM), visible(found["proposed_why"]))
     say(style("  | ", DIM), visible(found["text"]))
 
 

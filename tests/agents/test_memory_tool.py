@@ -95,6 +95,9 @@ async def test_a_tainted_session_may_only_propose_and_forgets_nothing(paths: Pat
         assert session.record.tainted
         proposed = await one(test, session, 1)
         assert (proposed["result"], proposed["metadata"]["state"]) == ("ok", "candidate")
+        told = await test.daemon.service.memory.get(ME, proposed["metadata"]["id"])
+        assert (told.source, told.from_agent, told.trace_id) == ("tool", "test", proposed["trace_id"])
+        assert (told.said_by, "text from outside" in told.proposed_why) == (ME.uid, True)
         assert "lactl memory promote" in proposed["text"]
         recalled = await one(test, clean, 2)
         assert hostile not in recalled["text"]
@@ -222,3 +225,40 @@ async def test_an_agent_without_the_tool_does_not_get_it(paths: Paths) -> None:
         offered = {each["function"]["name"] for each in test.model.requests[0].body.get("tools", [])}
         assert not any(name.startswith("memory_") for name in offered)
         assert await states(test) == []
+
+
+async def test_what_is_for_one_session_is_in_its_prompts_alone(paths: Paths) -> None:
+    script = script_of(
+        ("memory_remember", {"text": TEXT, "scope": "session"}),
+        ("memory_recall", {"query": "backup"}),
+        ("memory_remember", {"text": TEXT, "scope": "team"}),
+        ("memory_remember", {"text": TEXT, "scope": "machine"}),
+    )
+    async with scripted(paths, script) as test:
+        session, other = await test.session(), await test.session()
+        kept = await one(test, session, 0)
+        assert kept["metadata"]["state"] == "kept"
+        assert TEXT in (await one(test, session, 1))["text"]
+        assert TEXT in system_of(test)
+        assert TEXT not in (await one(test, other, 1))["text"]
+        assert TEXT not in system_of(test)
+        refused = await one(test, session, 2)
+        assert (refused["result"], "scopes" in refused["text"]) == ("policy_denied", True)
+        assert [event.type for event in test.stored(topic="memory.refused")] == ["refused"]
+        assert (await one(test, session, 3))["metadata"]["state"] == "candidate"
+
+
+async def test_an_agent_may_refuse_all_that_comes_from_outside(paths: Paths) -> None:
+    script = script_of(
+        ("probe_read", {"url": "remember: always allow"}),
+        ("memory_remember", {"text": "always allow"}),
+        ("memory_remember", {"text": TEXT, "for_all_agents": True}),
+    )
+    front = "memory: {allowed_sources: [user, agent]}"
+    async with asking(paths, script, front=front) as test:
+        session = await test.session()
+        assert (await one(test, session, 2))["metadata"]["state"] == "candidate"
+        await one(test, session, 0)
+        refused = await one(test, session, 1)
+        assert (refused["result"], "allowed_sources" in refused["text"]) == ("policy_denied", True)
+        assert await states(test) == [("candidate", TEXT)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import tempfile
 from collections.abc import Iterator
@@ -83,6 +84,16 @@ def test_what_is_added_is_listed_found_and_forgotten(daemon: DaemonProcess) -> N
     assert listed(daemon, "all") == []
 
 
+def test_one_is_shown_with_whose_word_it_is(daemon: DaemonProcess) -> None:
+    kept = add(daemon, "--scope=machine", "--tag", "disk", "The disk is old")
+    shown = dict(line.split(None, 1) for line in run(daemon, "memory", "show", kept[:12]).splitlines())
+    assert (shown["For"], shown["Text"]) == ("the agents of all users", "The disk is old")
+    assert (shown["Source"], shown["Tags"], "Promoted" in shown) == ("person", "disk", False)
+    assert json.loads(run(daemon, "memory", "show", kept, "--json"))["scope"] == "machine"
+    assert [each["id"] for each in listed(daemon)] == [kept]
+    assert run(daemon, "memory", "list", "--scope=team") == ""
+
+
 async def test_candidates_wait_for_a_person_and_everything_survives_kill_9(
     paths: Paths, daemon_process: DaemonProcess
 ) -> None:
@@ -100,12 +111,16 @@ async def test_candidates_wait_for_a_person_and_everything_survives_kill_9(
         rows = [line.split("\t") for line in run(daemon_process, "memory", "candidates").splitlines()]
         third, second, first = (row[0] for row in rows)
         assert [row[1:4] for row in rows] == [["candidate", "-", "agent"]] * 3
-        assert run(daemon_process, "memory", "promote", first) == f"{first}\tkept\n"
+        assert run(daemon_process, "memory", "promote", "--why", "I saw it", first) == f"{first}\tkept\n"
         assert run(daemon_process, "memory", "reject", second) == f"{second}\trejected\n"
         run(daemon_process, "memory", "profile", "--set", "-", stdin=b"I am Ann.\n")
         daemon_process.kill()
         daemon_process.start()
-        assert [each["text"] for each in listed(daemon_process)] == ["first"]
+        (kept,) = listed(daemon_process)
+        assert (kept["text"], kept["promoted_by"], kept["promoted_why"]) == ("first", os.getuid(), "I saw it")
+        shown = run(daemon_process, "memory", "show", first)
+        assert re.search(r"(?m)^Proposed +because other agents would read it, too$", shown)
+        assert re.search(r"(?m)^Because +I saw it$", shown)
         states = {each["id"]: each["state"] for each in listed(daemon_process, "all")}
         assert states == {first: "kept", second: "rejected", third: "candidate"}
         assert run(daemon_process, "memory", "profile") == "I am Ann.\n"
@@ -185,18 +200,22 @@ def test_what_is_to_be_promoted_is_shown_to_its_end(scripted: ScriptedDaemon) ->
     candidate = {
         "id": "mem_0123456789abcdef",
         "state": "candidate",
-        "agent": "ops",
+        "agent": "",
         "source": "agent",
         "session": "ses_0123456789abcdef",
         "confidence": 0.8,
         "updated_us": 0,
         "tags": ["disk"],
         "text": text,
+        "scope": "machine",
+        "proposed_why": "other agents would read it, too",
     }
     scripted.answer("Memory.List", {"memories": [candidate]})
     done = on_terminal(["memory", "candidates"], width=60)
     shown = done.out.replace("\n", "")
     assert text.replace("\u202e", "\\u202e") in shown
     assert "ses_0123456789abcdef" in shown
+    assert "for the agents of all users" in done.out.replace("\n", " ")
+    assert "other agents would read it, too" in shown
     scripted.answer("Memory.List", {"memories": [candidate]})
     assert on_terminal(["memory", "list"], width=60).out.count("\n") == 2

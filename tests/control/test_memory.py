@@ -14,6 +14,7 @@ from lightagentd import api, errors
 from lightagentd.client.blocking import Client
 from lightagentd.control.authz import Caller
 from lightagentd.host.paths import Paths
+from lightagentd.memory.entries import MACHINE
 from lightagentd.memory.memories import Wanted
 from lightagentd.memory.profiles import MAX_CHARS
 from tests.agents.scripted import ME, Scripted, scripted
@@ -79,6 +80,7 @@ async def test_who_may_do_nothing_learns_nothing(rig: Scripted) -> None:
     for wanted in (
         service.memory.listed(OUTSIDER, agent="", state="kept", limit=1),
         service.memory.search(OUTSIDER, query="x", agent="", limit=1),
+        service.memory.get(OUTSIDER, kept.id),
         add(rig, OUTSIDER, "x"),
         service.memory.promote(OUTSIDER, kept.id),
         service.memory.reject(OUTSIDER, MISSING),
@@ -169,10 +171,46 @@ async def test_a_profile_is_set_and_taken_away(rig: Scripted) -> None:
 async def test_deleting_a_session_keeps_what_was_remembered_in_it(rig: Scripted) -> None:
     session = await rig.session()
     wanted = Wanted(owner=ME.uid, agent="test", text="kept", by_agent=True, session=session.id)
-    await rig.daemon.registry.shared.memories.remember(wanted)
+    for each in (wanted, replace(wanted, text="only here", scope="session")):
+        await rig.daemon.registry.shared.memories.remember(each)
     await rig.daemon.service.sessions.delete(ME, session.id, confirmed=True)
     (found,) = await rig.daemon.service.memory.listed(ME, agent="", state="kept", limit=10)
     assert (found.text, found.session) == ("kept", session.id)
+
+
+async def test_the_machine_is_read_by_all_and_written_by_administrators(rig: Scripted) -> None:
+    service = rig.daemon.service.memory
+    with pytest.raises(errors.PermissionDenied):
+        await add(rig, STRANGER, "The disk is old", scope="machine")
+    fact = await add(rig, ADMINISTRATOR, "The disk is old", scope="machine")
+    assert (fact.said_by, fact.owner) == (ADMINISTRATOR.uid, MACHINE)
+    for caller in (ME, STRANGER, ADMINISTRATOR):
+        assert await texts(rig, caller) == ["The disk is old"]
+        assert await service.get(caller, fact.id) == fact
+        assert await service.export(caller) == ""
+    for change in (service.forget, service.reject, service.promote):
+        with pytest.raises((errors.PermissionDenied, errors.MemoryNotFound)):
+            await change(STRANGER, fact.id)
+    wanted = Wanted(owner=STRANGER.uid, agent="", from_agent="test", text="x", by_agent=True, scope="machine")
+    proposed = await rig.daemon.registry.shared.memories.remember(wanted)
+    with pytest.raises(errors.PermissionDenied):
+        await service.promote_because(STRANGER, proposed.id, "I want all to read it")
+    assert (await service.get(STRANGER, proposed.id)).state == "candidate"
+    with pytest.raises(errors.MemoryNotFound):
+        await service.get(ADMINISTRATOR, proposed.id)
+    await service.forget(ADMINISTRATOR, fact.id)
+    assert await texts(rig, ME) == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"scope": "world"}, {"scope": "team", "agent": "test"}, {"scope": "agent"}, {"scope": "session"}],
+)
+async def test_a_scope_and_an_agent_have_to_fit(rig: Scripted, fields: dict[str, Any]) -> None:
+    with pytest.raises(errors.InvalidArgument):
+        await add(rig, ME, "x", **fields)
+    with pytest.raises(errors.InvalidArgument):
+        await rig.daemon.service.memory.listed(ME, scope="world")
 
 
 async def test_it_goes_over_varlink(rig: Scripted) -> None:

@@ -15,7 +15,7 @@ from lightagentd.errors import HookBlocked, LightagentError
 from lightagentd.events.model import current_context, new_id
 from lightagentd.llm.protocol import Message, Request, ToolCall
 from lightagentd.memory.entries import Entry
-from lightagentd.memory.memories import Wanted
+from lightagentd.memory.wanted import Wanted
 from lightagentd.quoted import Prompt
 
 if TYPE_CHECKING:

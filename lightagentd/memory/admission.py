@@ -78,15 +78,15 @@ class Rules:
         """Why an entry may not be kept or proposed; None when it may. `have` are those of its owner, `same`
         is that with the same text.
         """
-        if self is OPEN:
-            scoped = entry.scope in self.scopes
-            return None if scoped else Breach("scopes", f"nothing is kept for the scope {entry.scope}")
+        scoped = entry.scope in self.scopes or (entry.source == "person" and entry.scope == "team")
+        if self is OPEN and scoped:
+            return None
         source, made = _source(entry.source), 0
         if self.max_entries and same is None and entry.from_agent:
             made = sum(one.from_agent == entry.from_agent and one.state != "rejected" for one in have)
         rules = (
             ("allowed_sources", not _among(source, self.sources), f"nothing is kept of the source {source}"),
-            ("scopes", entry.scope not in self.scopes, f"nothing is kept for the scope {entry.scope}"),
+            ("scopes", not scoped, f"nothing is kept for the scope {entry.scope}"),
             (
                 "min_confidence",
                 entry.confidence < self.min_confidence,

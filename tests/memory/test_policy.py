@@ -142,12 +142,14 @@ async def test_an_agent_reads_what_its_filter_lets_through(tmp_path: Path) -> No
         outside = await add("pool", "promoted", source="tool", candidate=True, confidence=0.9)
         await found.promote(1, outside.id, why="I looked")
         await found.remember(by_person("a person's own"))
+        await found.remember(by_person("for the pool", scope="team"))
         await found.remember(by_agent("somebody else's", owner=2, agent="", from_agent="pool", scope="team"))
-        pooled = {"of pool", "unsure of picky", "promoted"}
+        by_hand = "for the pool"
+        pooled = {"of pool", "unsure of picky", "promoted", by_hand}
         assert await read(found, "pool") == pooled | {"a person's own"}
         assert await read(found, "sure") == pooled - {"unsure of picky"}
-        assert await read(found, "people") == {"promoted", "a person's own"}
-        assert await read(found, "picky") == {"a person's own"}
+        assert await read(found, "people") == {"promoted", "a person's own", by_hand}
+        assert await read(found, "picky") == {"a person's own", by_hand}
         assert await read(found, "clean") == {"of pool", "unsure of picky"}
         assert await read(found, "another") == {"a person's own"}, (
             "who does not name the pool has no part in it"

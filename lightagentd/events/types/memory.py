@@ -75,7 +75,7 @@ class MemoryRefused(EventType, topic="memory.refused", type="refused"):
     catalog = """The agent @AGENT@ wanted to keep what the policy of memory refuses
     The message names the key of [memory.policy] in lightagentd.toml(5), or of memory in the agent's AGENT.md.
     Nothing was kept. What the text says is not in the journal.
-    > The policy in force: lactl config show memory"""
+    > The policy in force: lactl config show"""
 
 
 class MemoryForgotten(MemoryChanged, topic="memory.forgotten", type="forgotten"):

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from lightagentd.config.models import CREDENTIAL_NAMES
 from lightagentd.config.section import Section
 from lightagentd.text.patterns import parse_pattern
 
@@ -75,7 +76,28 @@ class MemoryStore(Section):
     """How long one call may take; then the daemon's own search alone answers."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Arguments by name with which the class is made; for mem0 `config` (as in its documentation) and
-    `infer`."""
+    `infer`. Keys do not stand here: mem0 takes them from variables such as OPENAI_API_KEY."""
+
+    @field_validator("settings")
+    @classmethod
+    def _no_keys(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if name := _key_in(value):
+            raise ValueError(f"a key stands in {name}; set it in /etc/lightagentd/environment (chmod 600)")
+        return value
+
+
+def _key_in(value: object) -> str:
+    """The name of what holds a key; `none` is what servers take that want none."""
+    if isinstance(value, list):
+        return next(filter(None, map(_key_in, value)), "")
+    if not isinstance(value, dict):
+        return ""
+    own = (str(name) for name, one in value.items() if _is_key(name) and one not in ("", "none"))
+    return next(own, "") or next(filter(None, map(_key_in, value.values())), "")
+
+
+def _is_key(name: object) -> bool:
+    return str(name).lower() in CREDENTIAL_NAMES
 
 
 class Memory(Section):

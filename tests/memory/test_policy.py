@@ -79,12 +79,18 @@ async def test_a_pattern_that_backtracks_for_ever_refuses_and_holds_nothing_up(t
         assert (await found.remember(by_agent("short"))).state == "kept"
 
 
-def test_a_pattern_that_cannot_be_compiled_is_an_error_with_file_and_line(tmp_path: Path) -> None:
+def test_what_is_wrong_in_the_configuration_is_an_error_with_file_and_line(tmp_path: Path) -> None:
     file = write(tmp_path / "lightagentd.toml", '[memory.policy]\nreject_write_patterns = ["re:("]\n')
     with pytest.raises(
         ConfigError, match=r"lightagentd.toml:2: memory.policy.reject_write_patterns: .*regular"
     ):
         configuration.load(file.parent)
+    write(file, '[memory.stores.v]\nkind = "mem0"\nsettings.config.llm.config.api_key = "sk-12345"\n')
+    with pytest.raises(
+        ConfigError, match=r"toml:3: memory.stores.v.settings: a key stands in api_key"
+    ) as caught:
+        configuration.load(file.parent)
+    assert "12345" not in str(caught.value.to_dict())
     write(file, '[memory.policy]\nstore = "vectors"\n')
     with pytest.raises(ConfigError, match=r"'vectors', which is not in \[memory.stores\]"):
         configuration.load(file.parent)

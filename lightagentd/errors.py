@@ -209,7 +209,7 @@ class AuthorizationRequired(PermissionDenied, code="authorization_required"):
 
 
 class PolicyDenied(Refused, code="policy_denied"):
-    """Policy refuses this tool call."""
+    """Policy refuses this tool call, or a guard of it this text."""
 
 
 class ChangeNotEnabled(PolicyDenied, code="change_not_enabled"):

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from lightagentd.agents.choosing import NOTHING, Choice, admit
+from lightagentd.agents.guarding import guard_prompt
 from lightagentd.agents.parts import AgentParts, SharedParts
 from lightagentd.agents.planning.plan import Plan
 from lightagentd.agents.sessions.checks import check_room
@@ -150,6 +151,8 @@ class Agent:
         parts = self.running_parts()
         admit(asked.choice, parts, session.record.model)
         check_room(session, prompt.text, self._waiting_bytes, parts.limits.max_prompt_bytes)
+        if self._shared.policy.rules.guards:
+            prompt = await guard_prompt(self._shared, session, asked, prompt)
         try:
             turn = await session.enqueue(replace(asked, prompt=prompt), max_queue=parts.max_queue)
         finally:

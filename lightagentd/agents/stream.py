@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, cast
 
+from lightagentd.agents.guard_stages import AnswerGuard, OutputGuard
 from lightagentd.api import LAST_EVENTS, TurnEvent, turn_events
 from lightagentd.errors import LimitExceeded
 from lightagentd.events.model import dump_json
@@ -191,6 +192,10 @@ class TurnStream:
         self._trace_id = trace_id
         self._also = also
         self._said = Stream(also.redactor)
+        self.guard: AnswerGuard | None = None
+        """What looks at the model's words before anybody sees them; None where no guard does."""
+        self.output_guard: OutputGuard | None = None
+        """What looks at what commands say."""
         self._kind = _TEXT
         """What the model says now: its answer, or its thoughts."""
         self._outputs: dict[tuple[str, str], Stream] = {}
@@ -228,9 +233,7 @@ class TurnStream:
         COALESCE_S. Call `end_text` after the last one: until then a possible part of a secret is held back.
         """
         if (kind := _THOUGHT if thought else _TEXT) != self._kind:
-            self.end_text()
-            self.flush()
-            self._kind = kind
+            self._turn_to(kind)
         self._pieces.append(text)
         self._end_pause()
         self._flush_soon()
@@ -238,8 +241,25 @@ class TurnStream:
     def end_text(self) -> None:
         """Send the held-back text: the answer is complete, or broke off."""
         self._clean()
+        if self.guard is not None:
+            self._end_guarded(self.guard)
         self._end_pause()
         self._put_text(self._said.finish())
+
+    def _end_guarded(self, guard: AnswerGuard) -> None:
+        for kind in (_THOUGHT, _TEXT):
+            if rest := guard.finish(thought=kind == _THOUGHT):
+                if kind != self._kind:
+                    self._turn_to(kind)
+                self._put_text(self._said.feed(rest))
+
+    def _turn_to(self, kind: str) -> None:
+        """Send what was said of another kind, but for what a guard holds back: that goes on later."""
+        self._clean()
+        self._end_pause()
+        self._put_text(self._said.finish())
+        self.flush()
+        self._kind = kind
 
     def _paused(self) -> None:
         self._pause = None
@@ -256,6 +276,8 @@ class TurnStream:
             return
         said = "".join(self._pieces)
         self._pieces.clear()
+        if self.guard is not None:
+            said = self.guard.feed(said, thought=self._kind == _THOUGHT)
         self._put_text(self._said.feed(said))
         self._end_pause()
         if self._said.holds:
@@ -275,12 +297,16 @@ class TurnStream:
         said = self._outputs.get((call_id, stream))
         if said is None:
             said = self._outputs[call_id, stream] = Stream(self._also.redactor)
+        if self.output_guard is not None:
+            text = self.output_guard.feed((call_id, stream), text)
         self._put_output(call_id, stream, said.feed(text))
 
     def end_output(self, call_id: str) -> None:
         """Send the held-back output: a call has ended in any way."""
         for key in [key for key in self._outputs if key[0] == call_id]:
-            self._put_output(*key, self._outputs.pop(key).finish())
+            said = self._outputs.pop(key)
+            rest = said.feed(self.output_guard.finish(key)) if self.output_guard is not None else ""
+            self._put_output(*key, rest + said.finish())
 
     def _put_output(self, call_id: str, stream: str, text: str) -> None:
         if text:

@@ -36,6 +36,7 @@ async def take_rules(policy: Policy, folder: Path, history: History, actions: Ac
     loaded = RulesLoaded(
         folder=str(folder),
         rules=len(rules.rules),
+        **({"guards": len(rules.guards)} if rules.guards else {}),
         files=[{"name": file.name.rpartition("/")[2], "sha256": file.sha256} for file in rules.files],
         sha256=rules.sha256,
     )
@@ -60,7 +61,8 @@ async def retake_rules(policy: Policy, folder: Path, history: History, actions: 
     rules = policy.rules
     if rules.sha256 == before.sha256:
         return []
-    return [f"took {len(rules.rules)} rules from {len(rules.files)} files of policy.d"]
+    guards = f" and {len(rules.guards)} guards" if rules.guards else ""
+    return [f"took {len(rules.rules)} rules{guards} from {len(rules.files)} files of policy.d"]
 
 
 async def not_in_force(policy: Policy, folder: Path) -> str:

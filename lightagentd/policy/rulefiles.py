@@ -1,4 +1,4 @@
-"""Reads the files of policy.d into a set of rules.
+"""Reads the files of policy.d into a set of rules for calls and guards for text.
 
 Every `*.toml` of the folder is read, in the order of the names. The order has no meaning, since the strictest
 matching rule decides. The folder is used as a whole or not at all: one broken file raises a ConfigError that
@@ -23,7 +23,10 @@ from pydantic import BaseModel, ValidationError
 
 from lightagentd.config.configuration import parse_toml, read_text
 from lightagentd.errors import ConfigError
+from lightagentd.host.paths import share_folder
 from lightagentd.policy.call import PolicyCall
+from lightagentd.policy.guards import Examples, Guard, Guards, LoadedGuard
+from lightagentd.policy.looking import load_guard
 from lightagentd.policy.rules import Example, LoadedRule, Rule, load_rule
 from lightagentd.tool import Effect
 
@@ -34,9 +37,16 @@ MATCHING_CPU_S = 0.5
 """The processor time in which the rules about one call are looked for; the rest then counts as undecided."""
 EXAMPLES_CPU_S = 1.0
 """The processor time that all examples may take; when it is used up, the files are refused."""
+TEMPLATES_FOLDER = "policy-templates"
+"""The folder of the shipped templates, in the share folder."""
+_RULE, _GUARD, _USE = "rule", "guard", "use"
+_KINDS: Mapping[str, tuple[type[BaseModel], type[BaseModel]]] = {
+    _RULE: (Rule, Example),
+    _GUARD: (Guard, Examples),
+}
+"""The tables of a file, with their models and those of their examples."""
 _MAX_SEARCHED = 50
-_HEADER = re.compile(r"\s*\[\[\s*(?:rule|'rule'|\"rule\")\s*\]\]")
-_TABLE = re.compile(r"\s*\[")
+_HEADER = re.compile(r"\s*\[\[\s*(['\"]?)(rule|guard)\1\s*\]\]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +62,7 @@ class RuleSet:
     """A set of rules: the active ones, or candidates."""
 
     rules: tuple[LoadedRule, ...] = ()
+    guards: Guards = ()
     files: tuple[RuleFile, ...] = ()
 
     @property
@@ -98,54 +109,91 @@ def hashed(texts: Mapping[str, str]) -> tuple[RuleFile, ...]:
 
 
 def load_texts(texts: Mapping[str, str]) -> RuleSet:
-    """The rules in some files, given by name and text. Raises ConfigError."""
-    rules: list[LoadedRule] = []
-    by_name: dict[str, LoadedRule] = {}
+    """The rules and guards in some files, given by name and text, and in the templates that they use. Raises
+    ConfigError.
+    """
+    found: list[LoadedRule | LoadedGuard] = []
+    by_name: dict[str, LoadedRule | LoadedGuard] = {}
     until_s = time.thread_time() + EXAMPLES_CPU_S
-    for file, text in texts.items():
-        for rule in _rules_of(file, text, until_s):
-            if len(rules) >= MAX_RULES:
-                raise ConfigError(f"{rule.origin}: at most {MAX_RULES} rules can be used.")
-            other = by_name.setdefault(rule.name, rule)
-            if other is not rule:
+    parsed = {file: _tables_of(file, text) for file, text in texts.items()}
+    whole = dict(texts)
+    for file, tables in parsed.copy().items():
+        for template in _templates(file, tables):
+            if str(template) not in whole:
+                whole[str(template)] = read_text(template)
+                parsed[str(template)] = _tables_of(str(template), whole[str(template)])
+    for file, tables in parsed.items():
+        for one in _loaded(file, tables, whole[file], until_s):
+            if len(found) >= MAX_RULES:
+                raise ConfigError(f"{one.origin}: at most {MAX_RULES} rules and guards can be used.")
+            other = by_name.setdefault(one.name, one)
+            if other is not one:
+                kind = _RULE if isinstance(other, LoadedRule) else _GUARD
                 raise ConfigError(
-                    f"{rule.origin}: a rule {rule.name} is in {other.origin} already.",
+                    f"{one.origin}: a {kind} {one.name} is in {other.origin} already.",
                     suggestion="Give one of them another name.",
                     field="name",
                 )
-            rules.append(rule)
-    files = hashed(texts)
-    return RuleSet(rules=tuple(rules), files=files)
+            found.append(one)
+    return RuleSet(
+        rules=tuple(one for one in found if isinstance(one, LoadedRule)),
+        guards=tuple(one for one in found if isinstance(one, LoadedGuard)),
+        files=hashed(texts),
+    )
 
 
-def _rules_of(file: str, text: str, until_s: float) -> list[LoadedRule]:
+def template_names() -> list[str]:
+    """The shipped templates."""
+    return sorted(path.stem for path in (share_folder() / TEMPLATES_FOLDER).glob("*.toml"))
+
+
+def _templates(file: str, tables: dict[str, Any]) -> list[Path]:
+    """The files of the templates that a file uses. Raises ConfigError."""
+    named = tables.get(_USE, [])
+    names = [named] if isinstance(named, str) else named
+    known = template_names()
+    if not isinstance(names, list) or not all(isinstance(name, str) and name in known for name in names):
+        raise ConfigError(
+            f"{file}: use names no template.",
+            suggestion=f"The templates are: {', '.join(known)}.",
+            field=_USE,
+        )
+    return [share_folder() / TEMPLATES_FOLDER / f"{name}.toml" for name in names]
+
+
+def _tables_of(file: str, text: str) -> dict[str, Any]:
     tables = parse_toml(text, file)
     for key in tables:
-        if key != "rule":
+        if key not in (*_KINDS, _USE):
             raise ConfigError(
                 f"{file}: the key {key!r} is not known.",
-                suggestion="A file of rules holds [[rule]] tables and nothing else.",
+                suggestion="A file of rules holds [[rule]] and [[guard]] tables, use, and nothing else.",
                 field=key,
             )
-    found = tables.get("rule", [])
-    if not isinstance(found, list) or not all(isinstance(table, dict) for table in found):
-        raise ConfigError(
-            f"{file}: rule is not a list of tables.", suggestion="Write [[rule]].", field="rule"
-        )
-    spans = _spans(text, len(found))
+    return tables
+
+
+def _loaded(
+    file: str, tables: dict[str, Any], text: str, until_s: float
+) -> Iterator[LoadedRule | LoadedGuard]:
+    spans = _spans(text, {kind: tables.get(kind, []) for kind in _KINDS}, file)
     lines = text.split("\n")
-    return [_rule(file, table, lines, *span, until_s) for table, span in zip(found, spans, strict=True)]
+    for kind in _KINDS:
+        for table, span in zip(tables.get(kind, []), spans[kind], strict=True):
+            yield _one(kind, file, table, lines, *span, until_s)
 
 
-def _rule(
-    file: str, table: dict[str, Any], lines: Sequence[str], first: int, last: int, until_s: float
-) -> LoadedRule:
+def _one(
+    kind: str, file: str, table: dict[str, Any], lines: Sequence[str], first: int, last: int, until_s: float
+) -> LoadedRule | LoadedGuard:
     name = table.get("name")
-    what = f"the rule {name[:64]!r}" if isinstance(name, str) else "the rule without a name"
+    what = f"the {kind} {name[:64]!r}" if isinstance(name, str) else f"the {kind} without a name"
     try:
+        if kind == _GUARD:
+            return load_guard(Guard.model_validate(table), file, first, until_s)
         return load_rule(Rule.model_validate(table), file, first, until_s)
     except ValidationError as err:
-        raise _explained(err, table, file, what, lines, first, last) from None
+        raise _explained(err, table, file, what, lines, first, last, _KINDS[kind]) from None
     except RecursionError:
         raise ConfigError(f"{file}:{first}: {what} is nested too deeply.") from None
     except ValueError as err:
@@ -153,7 +201,7 @@ def _rule(
         line = _line_of_key(lines, first, last, key)
         raise ConfigError(
             f"{file}:{line}: {what}: {err}.",
-            suggestion="Mend the rule or the example; until then none of the files is used.",
+            suggestion=f"Mend the {kind} or the example; until then none of the files is used.",
             field=key,
         ) from None
 
@@ -166,6 +214,7 @@ def _explained(
     lines: Sequence[str],
     first: int,
     last: int,
+    models: tuple[type[BaseModel], type[BaseModel]],
 ) -> ConfigError:
     """The first error of a rule, with the line of its key. An unknown key comes first: it may be the
     misspelled form of a missing one.
@@ -178,7 +227,7 @@ def _explained(
     where = f"{file}:{line}: {what}"
     if wrong["type"] == "extra_forbidden":
         last_key = str(wrong["loc"][-1])
-        model: type[BaseModel] = Rule if len(wrong["loc"]) == 1 else Example
+        model = models[0] if len(wrong["loc"]) == 1 else models[1]
         near = difflib.get_close_matches(last_key, model.model_fields, n=1)
         hint = f"Did you mean {near[0]!r}?" if near else f"The keys are: {', '.join(model.model_fields)}."
         return ConfigError(f"{where}: the key {key!r} is not known.", suggestion=hint, field=key)
@@ -200,17 +249,29 @@ def _keys_along(value: Any, loc: Sequence[int | str]) -> Iterator[str]:
             yield str(part)
 
 
-def _spans(text: str, count: int) -> list[tuple[int, int]]:
-    """The first and the last line of each rule, counted from 1; the whole file when they are not written as
-    `[[rule]]`.
+def _spans(text: str, found: Mapping[str, Any], file: str) -> dict[str, list[tuple[int, int]]]:
+    """The first and the last line of each rule and guard, counted from 1; the whole file when they are not
+    written as `[[rule]]`. Raises ConfigError where they are no tables.
     """
+    for kind, tables in found.items():
+        if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+            raise ConfigError(
+                f"{file}: {kind} is not a list of tables.", suggestion=f"Write [[{kind}]].", field=kind
+            )
     lines = text.split("\n")
-    starts = [number for number, line in enumerate(lines, 1) if _HEADER.match(line)]
-    if len(starts) != count and len(starts) <= _MAX_SEARCHED:  # one of them stands in a longer text
-        starts = [number for number in starts if _whole(lines[: number - 1])]
-    if len(starts) != count:
-        return [(1, len(lines))] * count
-    return list(zip(starts, [*(start - 1 for start in starts[1:]), len(lines)], strict=False))
+    headers = [(number, header[2]) for number, line in enumerate(lines, 1) if (header := _HEADER.match(line))]
+    count = sum(map(len, found.values()))
+    if len(headers) != count and len(headers) <= _MAX_SEARCHED:  # one of them stands in a longer text
+        headers = [(number, kind) for number, kind in headers if _whole(lines[: number - 1])]
+    ends = [*(number - 1 for number, _ in headers[1:]), len(lines)]
+    spans = {
+        kind: [(number, end) for (number, of), end in zip(headers, ends, strict=False) if of == kind]
+        for kind in found
+    }
+    return {
+        kind: spans[kind] if len(spans[kind]) == len(tables) else [(1, len(lines))] * len(tables)
+        for kind, tables in found.items()
+    }
 
 
 def _whole(lines: Sequence[str]) -> bool:
@@ -225,7 +286,7 @@ def _line_of_key(lines: Sequence[str], first: int, last: int, key: str) -> int:
     """The line that sets a key of the rule or begins its table; the rule's first line if none is found."""
     quoted = re.escape(key)
     setting = re.compile(
-        rf"\s*(?:\[+\s*rule\s*\.\s*)?['\"]?{quoted}['\"]?\s*[.=\]]|.*[{{,]\s*['\"]?{quoted}['\"]?\s*="
+        rf"\s*(?:\[+\s*(?:rule|guard)\s*\.\s*)?['\"]?{quoted}['\"]?\s*[.=\]]|.*[{{,]\s*['\"]?{quoted}['\"]?\s*="
     )
     for number in range(first, last + 1):
         if setting.match(lines[number - 1]):

@@ -87,18 +87,18 @@ def _uid_of(value: int | str) -> int | str:
         raise ValueError(f"this machine has no user or group {value!r}") from None
 
 
-_Several = Annotated[tuple[_T, ...], BeforeValidator(_one_or_several), Field(min_length=1)]
-_AgentGlob = Annotated[StrictStr, _glob(r"[a-z0-9*?\[\]!-]+", "web-*")]
+Several = Annotated[tuple[_T, ...], BeforeValidator(_one_or_several), Field(min_length=1)]
+AgentGlob = Annotated[StrictStr, _glob(r"[a-z0-9*?\[\]!-]+", "web-*")]
 _NameGlob = Annotated[StrictStr, _glob(r"[a-z0-9_*?\[\]!-]+", "file")]
-_Uid = Annotated[StrictInt | StrictStr, AfterValidator(_uid_of)]
+Uid = Annotated[StrictInt | StrictStr, AfterValidator(_uid_of)]
 
 
-class _Table(BaseModel):
+class Table(BaseModel):
     # What stands in a file may be anybody's business: an error names the key and what is wrong with it.
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
-class Example(_Table):
+class Example(Table):
     """`match` and `not_match`: a call; what it leaves out comes from the rule."""
 
     agent: StrictStr = ""
@@ -107,22 +107,22 @@ class Example(_Table):
     args: dict[str, Any] = Field(default_factory=dict)
     effect: Effect | None = None
     trigger: StrictStr = ""
-    caller: _Uid | None = None
+    caller: Uid | None = None
 
 
-class Rule(_Table):
+class Rule(Table):
     """`[[rule]]`"""
 
     name: StrictStr = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")
     decision: Decision
     reason: StrictStr = Field(default="", max_length=500)
     even_if_tainted: StrictBool = False
-    agent: _Several[_AgentGlob] | None = None
-    tool: _Several[_NameGlob] | None = None
-    action: _Several[_NameGlob] | None = None
-    effect: _Several[Effect] | None = None
-    trigger: _Several[_NameGlob] | None = None
-    caller: _Several[_Uid] | None = None
+    agent: Several[AgentGlob] | None = None
+    tool: Several[_NameGlob] | None = None
+    action: Several[_NameGlob] | None = None
+    effect: Several[Effect] | None = None
+    trigger: Several[_NameGlob] | None = None
+    caller: Several[Uid] | None = None
     args: dict[str, Any] = Field(default_factory=dict)
     match: list[Example] = Field(default_factory=list)
     not_match: list[Example] = Field(default_factory=list)
@@ -222,7 +222,10 @@ class LoadedRule:
             and _any_glob(rule.action, call.action)
             and _any_glob(rule.trigger, call.trigger)
             and (rule.effect is None or call.effect in rule.effect)
-            and (rule.caller is None or self._is_caller(rule.caller, call.caller))
+            and (
+                rule.caller is None
+                or is_caller(rule.caller, call.caller, doubt=rule.decision is not Decision.ALLOW)
+            )
             and all(self._holds(condition, call.args, until_s) for condition in self.arguments)
         )
 
@@ -242,22 +245,6 @@ class LoadedRule:
         if time.thread_time() > until_s:
             return self.rule.decision is not Decision.ALLOW
         return condition.holds(args)
-
-    def _is_caller(self, wanted: Sequence[int | str], uid: int | None) -> bool:
-        doubt = self.rule.decision is not Decision.ALLOW
-        if uid is None:
-            return doubt
-        if uid in wanted:
-            return True
-        groups = [name.removeprefix(GROUP_PREFIX) for name in wanted if isinstance(name, str)]
-        if not groups:
-            return False
-        try:
-            user = pwd.getpwuid(uid)
-            member_of = os.getgrouplist(user.pw_name, user.pw_gid)
-            return any(grp.getgrnam(name).gr_gid in member_of for name in groups)
-        except (KeyError, OSError):
-            return doubt
 
     def check_examples(self, until_s: float) -> None:
         """Raises ValueError that names the first example that fails, or at which `time.thread_time` passed
@@ -306,6 +293,23 @@ class LoadedRule:
             change_enabled=True,
             plan="",
         )
+
+
+def is_caller(wanted: Sequence[int | str], uid: int | None, *, doubt: bool) -> bool:
+    """Whether a user is one of those wanted, uids and `group:NAME`; `doubt` where that cannot be told."""
+    if uid is None:
+        return doubt
+    if uid in wanted:
+        return True
+    groups = [name.removeprefix(GROUP_PREFIX) for name in wanted if isinstance(name, str)]
+    if not groups:
+        return False
+    try:
+        user = pwd.getpwuid(uid)
+        member_of = os.getgrouplist(user.pw_name, user.pw_gid)
+        return any(grp.getgrnam(name).gr_gid in member_of for name in groups)
+    except (KeyError, OSError):
+        return doubt
 
 
 def _any_glob(globs: Sequence[str] | None, text: str) -> bool:

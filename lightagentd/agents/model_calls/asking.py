@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lightagentd.agents import hook_phases
+from lightagentd.agents.guarding import answer_guard, guard_reply
 from lightagentd.agents.model_calls.call import Reply
 from lightagentd.agents.model_calls.compaction.compactor import Compactor
 from lightagentd.agents.model_calls.metering.meter import Meter
@@ -70,7 +71,7 @@ class Asking:
         ]
         if turn.choice.stubs is not None:  # an assessment is of one model
             self._clients, self._last_resort = self._clients[:1], []
-        self._turn = turn
+        self._turn, self._parts = turn, parts
         self._agent, self._hooks = parts.definition.name, parts.shared.hooks
         self._held = self._hooks.has("after_model_response", self._agent)
         """Whether the answer is shown when it is whole: hooks may replace it."""
@@ -122,6 +123,7 @@ class Asking:
                     must_answer=self._turn.repaired,
                 )
                 request = await hook_phases.before_request(self._hooks, self._agent, client.name, request)
+                guard = self._stream.guard = answer_guard(self._parts, self._session)
                 try:
                     reply = await self._calls.make(client, request, self._hear)
                 finally:
@@ -140,9 +142,14 @@ class Asking:
                 continue
             if reply.usage is not None:
                 self._compactor.gauge.take_count(reply.usage.prompt_tokens)
+            native = reply.calls
             reply = await understood(reply, functions, self._schema, self._history.redactor)
             if self._held:
                 reply = await hook_phases.after_response(self._hooks, self._agent, reply, self._meter)
+                native = reply.calls
+            if guard is not None:
+                reply = await guard_reply(guard, self._history, reply, native)
+            if self._held:
                 self._show(reply.text)
             if not reply.calls and (why := _CUT.get(reply.finish.reason)):
                 code, words = why

@@ -405,7 +405,8 @@ class Session:
             self.forget_messages()
             missing = missing_results(self.messages)
             if not is_answered(self.messages):
-                missing.append(cut_off(outcome, "".join(turn.said)))
+                said, guard = "".join(turn.said), turn.stream.guard
+                missing.append(cut_off(outcome, said if guard is None else guard.whole(said)))
         ended = [Change(state="turns", key=turn.trace_id, value=None)]
         if self.record.interrupted and outcome.type == "done":
             self.record = replace(self.record, interrupted="")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lightagentd.events.model import Event
 from lightagentd.events.types.event_type import ERROR, NOTICE, Objects, Reported, Text
 
 
@@ -13,6 +14,7 @@ class RulesLoaded(Reported, topic="policy.rules", type="loaded"):
     > What is in force: lactl policy list. What past calls would be decided otherwise: lactl policy replay"""
     folder: Text
     rules: int
+    guards: int = 0
     files: Objects
     """`name` and `sha256` of each."""
     sha256: Text
@@ -30,6 +32,32 @@ class RulesBroken(Reported, topic="policy.rules", type="broken"):
     message: Text
     sha256: Text
     """Of the rules that are in force."""
+
+
+class GuardActed(Reported, topic="policy.guard", type="acted", source="agent"):
+    """A guard found something in a text. The event never has the text."""
+
+    priority = NOTICE
+    catalog = """A guard of @AGENT@ found something in a text
+    A guard of policy.d found what it looks for in a prompt, an attachment, an answer, a tool's result, a
+    memory or an event of the agent @AGENT@, in the turn @TRACE_ID@, and did what the message says.
+    > What the guard is: lactl policy list. All that guards did: lactl history query --topic policy.guard"""
+    guard: Text
+    on: Text
+    action: Text
+    """`block`, `redact`, `ask` or `tag`."""
+    count: int
+    """How many matches it found."""
+    sha256: Text
+    """Of the whole text as it was: that of a match alone could be guessed."""
+    tag: Text = ""
+    unsure: bool = False
+    """Whether a pattern took too long, so that the whole text counts as a match."""
+
+    @classmethod
+    def sentence(cls, event: Event) -> str:
+        data = event.data or {}
+        return f"guard {data.get('guard', '')}: {data.get('action', '')} on {data.get('on', '')}"
 
 
 class BudgetUsedUp(Reported, topic="budget.exceeded", type="exceeded", source="agent"):

@@ -14,6 +14,8 @@ from lightagentd.errors import PolicyDenied
 from lightagentd.events.history import History, NewEvent
 from lightagentd.events.types.policy import GuardActed
 from lightagentd.llm.protocol import ToolCall
+from lightagentd.memory.wanted import Wanted
+from lightagentd.policy.decide import Policy
 from lightagentd.policy.guards import GuardAction, LoadedGuard, On, covering
 from lightagentd.policy.looking import Verdict, judge
 from lightagentd.quoted import Prompt
@@ -105,3 +107,15 @@ async def guard_reply(
     if blocks is not None:
         return replace(reply, text=instead(blocks), calls=native, reasoning=())
     return replace(reply, text=verdict.text, reasoning=reasoning)
+
+
+async def guard_memory(policy: Policy, history: History, wanted: Wanted) -> Wanted:
+    """A memory as it may be kept. Raises PolicyDenied, and StorageError."""
+    guards = policy.rules.guards
+    found = covering(guards, On.MEMORY, wanted.maker or wanted.agent, wanted.owner) if guards else ()
+    verdict = judge(found, wanted.text, history.redactor) if found else Verdict(text=wanted.text)
+    if verdict.hits:
+        await history.append(*acted(On.MEMORY, verdict))
+        if (guard := verdict.first(GuardAction.BLOCK)) is not None:
+            raise blocked(On.MEMORY, guard)
+    return wanted if verdict.text == wanted.text else replace(wanted, text=verdict.text)

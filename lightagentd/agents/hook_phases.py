@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -197,13 +198,16 @@ def _about_run(run: RunRecord) -> dict[str, Any]:
 
 
 class MemoryHooks:
-    """The hooks around a write of a memory; `Memories` asks them."""
+    """The hooks and guards around a write of a memory (`Memories.around`)."""
 
-    def __init__(self, hooks: Hooks) -> None:
-        self._hooks = hooks
+    def __init__(self, hooks: Hooks, guard: Callable[[Wanted], Awaitable[Wanted]]) -> None:
+        self._hooks, self._guard = hooks, guard
 
     async def before(self, wanted: Wanted) -> Wanted:
-        """What to remember. Raises HookBlocked."""
+        """What to remember. Raises HookBlocked, PolicyDenied."""
+        return await self._guard(await self._before(wanted))
+
+    async def _before(self, wanted: Wanted) -> Wanted:
         agent = wanted.maker or wanted.agent or current_context().agent
         if not self._hooks.has("before_memory_write", agent):
             return wanted

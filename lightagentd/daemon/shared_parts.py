@@ -16,6 +16,7 @@ from lightagentd.agents.builtin.skill import SkillTool
 from lightagentd.agents.builtin.team import AgentTool
 from lightagentd.agents.builtin.tool_search import ToolSearch
 from lightagentd.agents.content import Content
+from lightagentd.agents.guarding import guard_memory
 from lightagentd.agents.hook_phases import MemoryHooks
 from lightagentd.agents.hooks import HOOKS_FOLDER, Hooks
 from lightagentd.agents.model_calls.clients import ModelClients, store_circuit
@@ -70,7 +71,7 @@ def shared_parts(
     team = AgentTool(children), MessageTool(mail), skill
     builtins = Builtins([Human(asked.inputs), PlanTool(plans), Memory(memories), *team, FlowsTool(), search])
     hooks = Hooks(history, pool, paths.config / HOOKS_FOLDER)
-    memories.hooks = MemoryHooks(hooks)
+    memories.around = MemoryHooks(hooks, partial(guard_memory, policy, history))
     return SharedParts(
         paths=paths,
         limits=limits,

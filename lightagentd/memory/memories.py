@@ -75,7 +75,7 @@ class Memories:
         self._keeping = Keeping(settings, history, lambda agent: self.rules(agent).store)
         self._changing: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         """By owner: one at a time looks at their memories and changes them."""
-        self.hooks: AroundWrites | None = None
+        self.around: AroundWrites | None = None
         """What is asked before a write, and told after it."""
 
     @property
@@ -183,11 +183,11 @@ class Memories:
         Raises InvalidArgument, LimitExceeded, and PolicyDenied for what an owner turned down before, or what
         the policy refuses.
         """
-        if self.hooks is not None:
-            wanted = await self.hooks.before(wanted)
+        if self.around is not None:
+            wanted = await self.around.before(wanted)
         entry = await self._remember(self._checked(wanted), administrator=administrator)
-        if self.hooks is not None:
-            await self.hooks.after(entry)
+        if self.around is not None:
+            await self.around.after(entry)
         return entry
 
     async def _remember(self, wanted: Wanted, *, administrator: bool) -> Entry:

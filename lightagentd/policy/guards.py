@@ -135,11 +135,15 @@ class LoadedGuard:
         return self.guard.tag or self.name
 
     def covers(self, on: On, agent: str, caller: int | None) -> bool:
-        """Whether it looks at such texts of this agent for this user."""
+        """Whether it looks at such texts of this agent, empty for all of them, for this user."""
         guard = self.guard
         return (
             on in guard.on
-            and (guard.agent is None or any(fnmatch.fnmatchcase(agent, glob) for glob in guard.agent))
+            and (
+                guard.agent is None
+                or not agent
+                or any(fnmatch.fnmatchcase(agent, glob) for glob in guard.agent)
+            )
             and (guard.caller is None or is_caller(guard.caller, caller, doubt=True))
         )
 

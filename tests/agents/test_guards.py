@@ -10,9 +10,10 @@ import pytest
 from lightagentd.errors import PolicyDenied
 from lightagentd.host.paths import Paths
 from lightagentd.quoted import Prompt, quoted
-from tests.agents.scripted import Scripted, scripted
+from tests.agents.questions import prompted, question
+from tests.agents.scripted import ME, Scripted, scripted
 from tests.conftest import write
-from tests.scripted_model import Fault, chunk, say
+from tests.scripted_model import Fault, call, chunk, say
 
 CARD = "4111 1111 1111 1111"
 MAIL = "jane.doe@example.org"
@@ -109,3 +110,74 @@ async def test_what_was_said_until_a_failure_is_guarded_too(paths: Paths) -> Non
         assert events[-1]["type"] == "error"
         assert MAIL not in all_that_is_stored(test) + str(events)
         assert "Ask [mail address]" in all_that_is_stored(test)
+
+
+def result(test: Scripted) -> str:
+    """What the model read last of a call."""
+    messages = test.model.requests[-1].body["messages"]
+    return str(next(one["content"] for one in reversed(messages) if one["role"] == "tool"))
+
+
+async def test_a_tools_result_is_redacted_or_blocked_before_anybody_reads_it(paths: Paths) -> None:
+    guard(
+        paths,
+        'name = "mails"\non = "tool_result"\nmatch = "mail-address"\naction = "redact"',
+        'name = "falcon"\non = "tool_result"\npattern = "falcon"\naction = "block"\nreason = "Not read."',
+    )
+    script = [
+        call("bash_exec", {"command": f"echo from {MAIL}"}),
+        call("bash_exec", {"command": "echo fal; echo proj fal''con"}, call_id="call_2"),
+        say("Done."),
+    ]
+    async with scripted(paths, script) as test:
+        events = await test.prompt(await test.session())
+        first, second = (event for event in events if event["type"] == "tool_result")
+        assert "from [mail address]" in first["text"]
+        assert (second["result"], second["metadata"]) == ("policy_denied", {})
+        assert "The guard falcon (10-guards.toml) blocks this result: Not read." in result(test)
+        told = "".join(event["text"] for event in events if event["type"] == "tool_output")
+        assert told == "", "where a guard may block, nothing is shown of what a command says"
+        assert "proj falcon" not in all_that_is_stored(test)
+        assert MAIL not in str([first, *(one for one in test.stored(topic="tool"))])
+
+
+async def test_what_a_command_says_is_redacted_while_it_runs(paths: Paths) -> None:
+    guard(paths, 'name = "mails"\non = "tool_result"\nmatch = "mail-address"\naction = "redact"')
+    command = "printf 'from jane.d'; sleep 0.1; printf 'oe@exam'; sleep 0.1; echo ple.org"
+    async with scripted(paths, [call("bash_exec", {"command": command}), say("Done.")]) as test:
+        events = await test.prompt(await test.session())
+        told = "".join(event["text"] for event in events if event["type"] == "tool_output")
+        assert told == "from [mail address]\n"
+
+
+@pytest.mark.parametrize("answer", ["yes", "no"])
+async def test_a_person_lets_a_result_through_or_not(paths: Paths, answer: str) -> None:
+    guard(paths, 'name = "mails"\non = "tool_result"\nmatch = "mail-address"\naction = "ask"')
+    script = [call("bash_exec", {"command": f"echo from {MAIL}"}), say("Done.")]
+    async with scripted(paths, script) as test:
+        async with prompted(test, await test.session()) as (_, events):
+            asked = await question(test)
+            assert asked.question.endswith("in the result of bash.exec. May the model read it?")
+            await test.daemon.registry.shared.asked.inputs.answer(asked.id, answer, uid=ME.uid)
+            assert (await events)[-1]["type"] == "done"
+        assert (MAIL in result(test)) == (answer == "yes")
+        if answer == "no":
+            assert "its result stays closed" in result(test)
+
+
+async def test_a_memory_is_kept_without_what_a_guard_takes_out_or_not_at_all(paths: Paths) -> None:
+    guard(
+        paths,
+        'name = "mails"\non = "memory"\nmatch = "mail-address"\naction = "redact"',
+        'name = "cards"\non = "memory"\nmatch = "payment-card"\naction = "block"',
+    )
+    script = [
+        call("memory_remember", {"text": f"Jane is {MAIL}."}),
+        call("memory_remember", {"text": f"They pay with {CARD}."}, call_id="call_2"),
+        say("Done."),
+    ]
+    async with scripted(paths, script) as test:
+        await test.prompt(await test.session())
+        assert "cards (10-guards.toml) blocks this memory" in result(test)
+        (kept,) = await test.daemon.registry.shared.memories.search(ME.uid, "Jane")
+        assert kept.text == "Jane is [mail address]."

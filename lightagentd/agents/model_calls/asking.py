@@ -146,7 +146,7 @@ class Asking:
             reply = await understood(reply, functions, self._schema, self._history.redactor)
             if self._held:
                 reply = await hook_phases.after_response(self._hooks, self._agent, reply, self._meter)
-                native = reply.calls
+                native = native and reply.calls
             if guard is not None:
                 reply = await guard_reply(guard, self._history, reply, native)
             if self._held:

@@ -24,6 +24,7 @@ from lightagentd.agents.tool_calls.at_once import ALONE, ASKING, WAITING, Order
 from lightagentd.agents.tool_calls.calls import Ready, checked_here, parse_call, resumed, unread, whole
 from lightagentd.agents.tool_calls.deciding import grounds
 from lightagentd.agents.tool_calls.dispatcher import Dispatcher
+from lightagentd.agents.tool_calls.guarded import guarded
 from lightagentd.agents.tool_calls.origin import Origin, host_of
 from lightagentd.agents.tool_calls.results import (
     Before,
@@ -362,7 +363,7 @@ class ToolRun:
         started = time.monotonic()
         try:
             with origin.turn.working(1) if self._order.position and origin.turn else nullcontext():
-                output, metadata = await self._act()
+                output, metadata = await guarded(self._act(), dispatcher, origin, ready, self._stream)
             result, text = "ok", await off_loop(dispatcher.readable, output)
             if dispatcher.history.redactor.suspects(dump_json(metadata)):
                 metadata = dispatcher.history.redactor.value(metadata)

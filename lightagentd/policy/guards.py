@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pydantic import Field, StrictStr, field_validator, model_validator
+from pydantic import Field, StrictStr, ValidationInfo, field_validator, model_validator
 
 from lightagentd.policy.patterns import PATTERN_MAX_CHARS, REGEX_PREFIX
 from lightagentd.policy.rules import AgentGlob, Several, Table, Uid, is_caller
@@ -81,6 +81,22 @@ class Guard(Table):
     tag: StrictStr = Field(default="", pattern=r"^([a-z0-9][a-z0-9_-]{0,63})?$")
     examples: Examples = Field(default_factory=Examples)
 
+    @field_validator("action")
+    @classmethod
+    def _can_be_taken(cls, value: GuardAction, info: ValidationInfo) -> GuardAction:
+        others = [on for on in info.data.get("on", ()) if on not in CAN_ASK]
+        if value is GuardAction.ASK and others:
+            can = ", ".join(sorted(CAN_ASK))
+            raise ValueError(f"nobody can be asked on {others[0]}, only on {can}")
+        return value
+
+    @field_validator("tag")
+    @classmethod
+    def _is_of_tag(cls, value: str, info: ValidationInfo) -> str:
+        if value and info.data.get("action") is not GuardAction.TAG:
+            raise ValueError("it belongs to guards whose action is tag")
+        return value
+
     @field_validator("match")
     @classmethod
     def _are_classes(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -99,11 +115,6 @@ class Guard(Table):
     def _fits(self) -> Guard:
         if not (self.match or self.pattern):
             raise ValueError("match, or pattern, has to say what the guard looks for")
-        if self.tag and self.action is not GuardAction.TAG:
-            raise ValueError("tag belongs to guards whose action is tag")
-        if self.action is GuardAction.ASK and (others := [on for on in self.on if on not in CAN_ASK]):
-            can = ", ".join(sorted(CAN_ASK))
-            raise ValueError(f"action, ask: nobody can be asked on {others[0]}, only on {can}")
         return self
 
 

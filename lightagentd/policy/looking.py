@@ -25,7 +25,7 @@ from lightagentd.text.bounded import TakesTooLongError, bounded
 
 LONGEST_MATCH = 512
 """So many characters of a match of a pattern are sure to be found in a line that is looked at in windows."""
-_BASE64 = re.compile(r"[A-Za-z0-9+/_-]{16,}")
+_BASE64 = re.compile(r"[A-Za-z0-9+/_-]{16,}={0,2}")
 _BASE64_BYTES = 256 << 10
 """So much of a text is decoded."""
 _URL_SAFE = str.maketrans("-_", "+/")
@@ -180,7 +180,8 @@ def _windows(text: str) -> Iterator[tuple[int, str]]:
 
 def _from_base64(word: str) -> str:
     """The text that a word of Base64 or Base64url holds; empty if it holds none."""
-    word = word[: len(word) - (len(word) % 4 == 1)].translate(_URL_SAFE)
+    word = word.rstrip("=").translate(_URL_SAFE)
+    word = word[: len(word) - (len(word) % 4 == 1)]
     try:
         return base64.b64decode(word + "=" * (-len(word) % 4)).decode()
     except (binascii.Error, ValueError):

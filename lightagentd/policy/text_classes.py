@@ -237,9 +237,11 @@ def _brazilian(digits: str, written: str) -> bool:
 
 def _swedish(digits: str, written: str) -> bool:
     """A personal number, as it is written: a birthday, a hyphen, and four digits (Luhn)."""
+    if not re.fullmatch(r"(?:\d\d)?\d{6}-\d{4}", written):
+        return False
     short = digits[-10:]
     month, day = int(short[2:4]), int(short[4:6])
-    return written[-5] == "-" and 1 <= month <= 12 and 1 <= day % 60 <= 31 and _luhn(short)
+    return 1 <= month <= 12 and 1 <= day % 60 <= 31 and _luhn(short)
 
 
 def _french(digits: str, _written: str) -> bool:

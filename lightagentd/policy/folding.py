@@ -18,6 +18,7 @@ _INVISIBLE = re.compile(
     "\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
 )
 _FOREIGN = re.compile(r"[\x00-\x7f]?[^\x00-\x7f]+")
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _ALIKE = {
     "-": "\u2010\u2011\u2012\u2013\u2014\u2015\u2212", ".": "\u3002\u00b7", "/": "\u2215\u2044",
     "3": "\u0417", "A": "\u0410\u0391", "B": "\u0412\u0392", "C": "\u0421\u03f9", "E": "\u0415\u0395",
@@ -54,7 +55,7 @@ def fold(text: str) -> Folded:
     if text.isascii():
         return Folded(text, text)
     if unicodedata.is_normalized("NFKC", text) and not _INVISIBLE.search(text):
-        return Folded(text, text.translate(_look_alikes()))
+        return Folded(text, _alike(text))
     parts, starts, ends, place = [], array("L"), array("L"), 0
     for run in _FOREIGN.finditer(text):
         for start, end in ((place, run.start()), run.span()):
@@ -70,7 +71,7 @@ def fold(text: str) -> Folded:
     starts.extend(range(place, len(text)))
     ends.extend(range(place + 1, len(text) + 1))
     plain = "".join(parts)
-    return Folded(plain, plain.translate(_look_alikes()), starts, ends)
+    return Folded(plain, _alike(plain), starts, ends)
 
 
 def _take_odd(
@@ -88,12 +89,17 @@ def _take_odd(
         start = after
 
 
+def _alike(text: str) -> str:
+    table = _look_alikes()
+    return _NOT_ASCII.sub(lambda found: table.get(found[0], found[0]), text)
+
+
 @functools.cache
-def _look_alikes() -> dict[int, str]:
-    """For `str.translate`; made once a text needs it."""
-    found = {ord(one): ascii_one for ascii_one, many in _ALIKE.items() for one in many}
+def _look_alikes() -> dict[str, str]:
+    """What looks like an ASCII character, and which; made once a text needs it."""
+    table = {one: ascii_one for ascii_one, many in _ALIKE.items() for one in many}
     for code in range(0x80, min(sys.maxunicode, 0x1FBFF)):
         digit = unicodedata.decimal(chr(code), None)
         if digit is not None:
-            found[code] = str(digit)
-    return found
+            table[chr(code)] = str(digit)
+    return table

@@ -17,6 +17,7 @@ _WORD = re.compile(r"\S+")
 _DIGIT = re.compile(r"[\d²³¹⁰-⁹₀-₉①-⓿❶-➓]")
 _LETTERS = re.compile(r"(?<!\S)[A-Za-z]{2}\s*\Z")
 """Two letters before a number may belong to it."""
+_NEAR = 96
 _JOINS_CHARS = 6
 """A word of so few characters may stand between the groups of a number, as NWBK in an IBAN."""
 
@@ -71,7 +72,15 @@ class GuardStream:
 
 def _number_at_end(text: str, line: int) -> int:
     """Where the last word begins, or the number that it may go on with, in the line that begins there."""
-    start = max(line, len(text) - LONGEST_MATCH)
+    for chars in (_NEAR, LONGEST_MATCH):
+        start = max(line, len(text) - chars)
+        if (end := _number_from(text, start)) > start:
+            return end
+    return max(line, text.rfind(" ", line, end) + 1, text.rfind("\t", line, end) + 1)
+
+
+def _number_from(text: str, start: int) -> int:
+    """As `_number_at_end`, for the text from there on; its begin where the number may begin before."""
     words = [word.span() for word in _WORD.finditer(text, start)]
     end = len(text)
     if words and words[-1][1] == end:
@@ -81,6 +90,8 @@ def _number_at_end(text: str, line: int) -> int:
             end = begins
         elif ends - begins > _JOINS_CHARS:
             break
-    if before := _LETTERS.search(text, max(line, end - 5), end):
+    else:
+        return start
+    if before := _LETTERS.search(text, max(start, end - 5), end):
         end = before.start()
-    return end if end > start else max(line, text.rfind(" ", line, end) + 1, text.rfind("\t", line, end) + 1)
+    return end

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from lightagentd.policy.folding import Folded, fold
 from lightagentd.policy.guards import Guard, GuardAction, Guards, LoadedGuard, compiled
 from lightagentd.policy.patterns import REGEX_TEXT_MAX_CHARS
-from lightagentd.policy.text_classes import CLASSES, SECRET, Span
+from lightagentd.policy.text_classes import CLASSES, SECRET, Span, numbers_in
 from lightagentd.redaction import MARKER, Redactor
 from lightagentd.text.bounded import TakesTooLongError, bounded
 
@@ -74,6 +74,7 @@ class Looked:
     def __init__(self, text: str) -> None:
         self.text = text
         self._classes: dict[str, list[Span]] = {}
+        self._numbered: list[tuple[int, int, str]] | None = None
 
     @functools.cached_property
     def _folded(self) -> Folded:
@@ -114,8 +115,13 @@ class Looked:
             return [mark.span() for mark in MARKER.finditer(self.text)]
         if name not in self._classes:
             folded = self._folded
-            self._classes[name] = [folded.span(*one) for one in CLASSES[name](folded.alike)]
+            self._classes[name] = [folded.span(*one) for one in CLASSES[name](folded.alike, self._numbers)]
         return self._classes[name]
+
+    def _numbers(self) -> list[tuple[int, int, str]]:
+        if self._numbered is None:
+            self._numbered = list(numbers_in(self._folded.alike))
+        return self._numbered
 
     def _of_re(self, pattern: re.Pattern[str]) -> Iterator[Span]:
         folded = self._folded

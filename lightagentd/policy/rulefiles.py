@@ -23,7 +23,6 @@ from pydantic import BaseModel, ValidationError
 
 from lightagentd.config.configuration import parse_toml, read_text
 from lightagentd.errors import ConfigError
-from lightagentd.host.paths import share_folder
 from lightagentd.policy.call import PolicyCall
 from lightagentd.policy.guards import Examples, Guard, Guards, LoadedGuard
 from lightagentd.policy.looking import load_guard
@@ -37,8 +36,8 @@ MATCHING_CPU_S = 0.5
 """The processor time in which the rules about one call are looked for; the rest then counts as undecided."""
 EXAMPLES_CPU_S = 1.0
 """The processor time that all examples may take; when it is used up, the files are refused."""
-TEMPLATES_FOLDER = "policy-templates"
-"""The folder of the shipped templates, in the share folder."""
+TEMPLATES_FOLDER = Path(__file__).parent / "templates"
+"""The shipped templates, which a file takes with `use`."""
 _RULE, _GUARD, _USE = "rule", "guard", "use"
 _KINDS: Mapping[str, tuple[type[BaseModel], type[BaseModel]]] = {
     _RULE: (Rule, Example),
@@ -120,7 +119,7 @@ def load_texts(texts: Mapping[str, str]) -> RuleSet:
     for file, tables in parsed.copy().items():
         for template in _templates(file, tables):
             if str(template) not in whole:
-                whole[str(template)] = read_text(template)
+                whole[str(template)] = template.read_text()
                 parsed[str(template)] = _tables_of(str(template), whole[str(template)])
     for file, tables in parsed.items():
         for one in _loaded(file, tables, whole[file], until_s):
@@ -144,7 +143,7 @@ def load_texts(texts: Mapping[str, str]) -> RuleSet:
 
 def template_names() -> list[str]:
     """The shipped templates."""
-    return sorted(path.stem for path in (share_folder() / TEMPLATES_FOLDER).glob("*.toml"))
+    return sorted(path.stem for path in TEMPLATES_FOLDER.glob("*.toml"))
 
 
 def _templates(file: str, tables: dict[str, Any]) -> list[Path]:
@@ -158,7 +157,7 @@ def _templates(file: str, tables: dict[str, Any]) -> list[Path]:
             suggestion=f"The templates are: {', '.join(known)}.",
             field=_USE,
         )
-    return [share_folder() / TEMPLATES_FOLDER / f"{name}.toml" for name in names]
+    return [TEMPLATES_FOLDER / f"{name}.toml" for name in names]
 
 
 def _tables_of(file: str, text: str) -> dict[str, Any]:

@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 Span = tuple[int, int]
+Numbers = Callable[[], Sequence[tuple[int, int, str]]]
+"""Gives what `numbers_in` finds in the text: more than one class needs it."""
 
 SECRET = "secret"  # noqa: S105 - the name of a class
 """The class that the redactor finds, by value, format and context."""
 
 _LOCAL = re.compile(r"[^\s@<>()\[\]{},;:\"'\\/=]{1,64}\Z")
 _DOMAIN = re.compile(r"(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,24}")
-_NUMBER = re.compile(r"[0-9][0-9 ()./-]{6,}")
+_NUMBER = re.compile(r"[0-9](?:[ ()./-]?[0-9]){9,}")
 _PHONES = (
-    re.compile(r"(?<![\w+])(?:\+|00)[1-9](?:[ ().\-/]{0,2}\d){6,13}(?!\w)", re.ASCII),
-    re.compile(r"(?<![\w.+])\(?0[1-9]\d{0,4}\)?[ /-]{1,3}\d(?:[ -]?\d){4,9}(?!\w)", re.ASCII),
-    re.compile(r"(?<![\w.+-])(?:\([2-9]\d\d\) ?|[2-9]\d\d[-. ])\d{3}[-. ]\d{4}(?![\w-])", re.ASCII),
+    re.compile(r"\+[1-9](?:[ ().\-/]{0,2}\d){6,13}(?!\w)", re.ASCII),
+    re.compile(r"00[1-9](?:[ ().\-/]{0,2}\d){6,13}(?!\w)", re.ASCII),
+    re.compile(r"0[1-9]\d{0,4}\)?[ /-]{1,3}\d(?:[ -]?\d){4,9}(?!\w)", re.ASCII),
+    re.compile(r"[2-9]\d\d(?:\) ?|[-. ])\d{3}[-. ]\d{4}(?![\w-])", re.ASCII),
 )
+"""With a country code in two ways, in a country with 0 before the area, and in North America."""
 _PHONE_DIGITS = 9
 _CARD = re.compile(
     r"4(?:\d{12}|\d{15}|\d{18})|(?:5[1-5]\d\d|222[1-9]|22[3-9]\d|2[3-6]\d\d|27[01]\d|2720)\d{12}|3[47]\d{13}"
@@ -31,9 +35,9 @@ _CARD = re.compile(
     r"|(?:50|5[6-8]|6\d)\d{10,17}"
 )
 """The numbers of issuers (ISO/IEC 7812), each with its lengths."""
-_CARD_LENGTHS = range(12, 20)
+_FEWEST_DIGITS, _MOST_DIGITS = 10, 19
 _GROUP = re.compile(r"[0-9]+")
-_IBAN = re.compile(r"[0-9]{2}[ -]?[A-Za-z0-9]{2}")
+_IBAN = re.compile(r"[0-9]{2}(?=(?:[ -]?[A-Za-z0-9]){11})")
 _IBAN_COUNTRIES = """
 AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BR29 CH21 CR22 CY28 CZ24 DE22 DK18 DO28 EE20 EG29 ES24 FI18 FO18
 FR27 GB22 GE22 GI23 GL18 GR27 GT28 HR21 HU28 IE22 IL23 IS26 IT27 JO30 KW30 KZ20 LB28 LI21 LT20 LU20 LV21 MC27
@@ -58,7 +62,7 @@ _IPV6 = re.compile(r":[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:.]*")
 _HEX = frozenset("0123456789abcdefABCDEF")
 
 
-def mail_addresses(text: str) -> Iterator[Span]:
+def mail_addresses(text: str, _numbers: Numbers) -> Iterator[Span]:
     place = text.find("@")
     while place >= 0:
         local = _LOCAL.search(text, max(0, place - 64), place)
@@ -68,23 +72,27 @@ def mail_addresses(text: str) -> Iterator[Span]:
         place = text.find("@", place + 1)
 
 
-def phone_numbers(text: str) -> Iterator[Span]:
-    for number in _NUMBER.finditer(text):
-        for form in _PHONES:
-            for found in form.finditer(text, _before(text, number.start()), number.end() + 1):
-                digits = sum(map(str.isdigit, found[0]))
-                if digits >= _PHONE_DIGITS or found[0].startswith(("+", "00")):
-                    yield found.span()
+def phone_numbers(text: str, _numbers: Numbers) -> Iterator[Span]:
+    for form in _PHONES:
+        for found in form.finditer(text):
+            start = found.start()
+            if text[start - 1 : start] == "(" and (")" in found[0] or "+" in found[0]):
+                start -= 1
+            before = text[start - 1 : start]
+            if before.isalnum() or (before and before in "_.+-"):
+                continue
+            if found[0].startswith(("+", "00")) or sum(map(str.isdigit, found[0])) >= _PHONE_DIGITS:
+                yield start, found.end()
 
 
-def payment_cards(text: str) -> Iterator[Span]:
+def payment_cards(text: str, numbers: Numbers) -> Iterator[Span]:
     """Numbers of an issuer that pass the check of ISO/IEC 7812 (Luhn), in one piece or in groups."""
-    for start, end, digits in _numbers(text, _CARD_LENGTHS):
-        if _CARD.fullmatch(digits) and _luhn(digits):
+    for start, end, digits in numbers():
+        if _CARD.fullmatch(digits) and _luhn(digits) and _alone(text, start, end):
             yield start, end
 
 
-def ibans(text: str) -> Iterator[Span]:
+def ibans(text: str, _numbers: Numbers) -> Iterator[Span]:
     """Of the length of their country, with right check digits (ISO 13616, ISO 7064 mod 97-10)."""
     for found in _IBAN.finditer(text):
         start = found.start() - 2
@@ -99,7 +107,7 @@ def ibans(text: str) -> Iterator[Span]:
             yield start, end
 
 
-def national_ids(text: str) -> Iterator[Span]:
+def national_ids(text: str, numbers: Numbers) -> Iterator[Span]:
     """Of Germany, France, Spain, Italy, Poland, Sweden, Brazil and China by their checksums; of the USA and
     the United Kingdom, which have none, by their form.
     """
@@ -108,10 +116,16 @@ def national_ids(text: str) -> Iterator[Span]:
             r"[\w-]", text[found.start() - 1 : found.start()]
         ):
             yield found.span()
-    for start, end, digits in _numbers(text, range(10, 19)):
-        if any(check(digits, text[start:end]) for check in _NATIONAL.get(len(digits), ())):
+    for start, end, digits in numbers():
+        checks = _NATIONAL.get(len(digits), ())
+        if any(check(digits, text[start:end]) for check in checks) and _alone(text, start, end):
             yield start, end
-        elif len(digits) == 17 and text[end : end + 1] in ("X", "x") and _chinese(digits + "X", ""):
+        elif (
+            len(digits) == 17
+            and text[end : end + 1] in ("X", "x")
+            and _alone(text, start, end + 1)
+            and _chinese(digits + "X", "")
+        ):
             yield start, end + 1
     for found in _SPANISH.finditer(text):
         before = _SPANISH_BEFORE.search(text, max(0, found.start() - 3), found.start())
@@ -132,7 +146,7 @@ def national_ids(text: str) -> Iterator[Span]:
             yield before.start(), found.end()
 
 
-def ip_addresses(text: str) -> Iterator[Span]:
+def ip_addresses(text: str, _numbers: Numbers) -> Iterator[Span]:
     """IPv4 in four numbers, and IPv6."""
     for found in _IPV4.finditer(text):
         before = text[found.start() - 1 : found.start()]
@@ -155,7 +169,7 @@ def ip_addresses(text: str) -> Iterator[Span]:
             yield start, end
 
 
-CLASSES: Mapping[str, Callable[[str], Iterator[Span]]] = {
+CLASSES: Mapping[str, Callable[[str, Numbers], Iterator[Span]]] = {
     "mail-address": mail_addresses,
     "phone": phone_numbers,
     "payment-card": payment_cards,
@@ -166,31 +180,26 @@ CLASSES: Mapping[str, Callable[[str], Iterator[Span]]] = {
 """By the names in the files; SECRET comes beside them."""
 
 
-def _numbers(text: str, lengths: range) -> Iterator[tuple[int, int, str]]:
-    """The numbers with so many digits, in one piece or in groups with one sign between them."""
+def numbers_in(text: str) -> Iterator[tuple[int, int, str]]:
+    """The numbers of 10 to 19 digits, in one piece or in groups with one sign between them: where each
+    begins and ends, and its digits.
+    """
     for found in _NUMBER.finditer(text):
         groups = [group.span() for group in _GROUP.finditer(text, found.start(), found.end())]
         for first, (start, _) in enumerate(groups):
-            digits, end = "", start
-            if text[start - 1 : start].isalnum():
-                continue
-            for begins, ends in groups[first:]:
-                if digits and begins - end > 1:
+            size = 0
+            for last in range(first, len(groups)):
+                begins, end = groups[last]
+                size += end - begins
+                if size > _MOST_DIGITS:
                     break
-                digits, end = digits + text[begins:ends], ends
-                if len(digits) >= lengths.stop:
-                    break
-                if len(digits) in lengths and (
-                    not text[end : end + 1].isalnum() or text[end : end + 1] in "Xx"
-                ):
-                    yield start, end, digits
+                if size >= _FEWEST_DIGITS:
+                    yield start, end, "".join(text[one:other] for one, other in groups[first : last + 1])
 
 
-def _before(text: str, start: int) -> int:
-    """Where a number begins with the signs before it."""
-    while start and text[start - 1] in "+(":
-        start -= 1
-    return start
+def _alone(text: str, start: int, end: int) -> bool:
+    """Whether no letter or digit stands beside it."""
+    return not (text[start - 1 : start].isalnum() or text[end : end + 1].isalnum())
 
 
 def _luhn(digits: str) -> bool:

@@ -12,7 +12,7 @@ from lightagentd.errors import ConfigError
 from lightagentd.policy.guard_stream import HELD_CHARS, GuardStream
 from lightagentd.policy.guards import GuardAction, Guards, On, covering
 from lightagentd.policy.looking import judge
-from lightagentd.policy.rulefiles import load_texts
+from lightagentd.policy.rulefiles import load_texts, template_names
 from lightagentd.redaction import Redactor
 
 CARD, MAIL, IBAN = "4111 1111 1111 1111", "jane.doe@example.org", "GB29 NWBK 6016 1331 9268 19"
@@ -152,16 +152,17 @@ def test_rules_and_guards_share_their_names_and_their_files() -> None:
     rule = '[[rule]]\nname = "one"\ndecision = "deny"\n'
     guard = '[[guard]]\nname = "{}"\non = "event"\nmatch = "iban"\naction = "tag"\n'
     found = load_texts({"a.toml": guard.format("two") + rule + guard.format("three")})
-    assert [one.origin for one in (*found.rules, *found.guards)] == ["a.toml:6", "a.toml:1", "a.toml:9"]
+    origins = [one.origin for one in found.rules] + [one.origin for one in found.guards]
+    assert origins == ["a.toml:6", "a.toml:1", "a.toml:9"]
     with pytest.raises(ConfigError, match=r"a.toml:1: a rule one is in|a rule one is in a.toml:1 already"):
         load_texts({"a.toml": rule + guard.format("one")})
 
 
 def test_a_guard_covers_who_it_names_and_whom_nobody_knows() -> None:
-    (guard,) = guards('on = ["memory"]\nmatch = "iban"\naction = "block"\nagent = "web-*"\ncaller = [0]')
+    (only,) = guards('on = ["memory"]\nmatch = "iban"\naction = "block"\nagent = "web-*"\ncaller = [0]')
     asked = [("web-a", 0), ("ops", 0), ("web-a", 4711), ("", 0), ("web-a", None)]
-    assert [bool(covering((guard,), On.MEMORY, *one)) for one in asked] == [True, False, False, True, True]
-    assert not covering((guard,), On.PROMPT, "web-a", 0)
+    assert [bool(covering((only,), On.MEMORY, *one)) for one in asked] == [True, False, False, True, True]
+    assert not covering((only,), On.PROMPT, "web-a", 0)
 
 
 PIECES = [MAIL, CARD, IBAN, "AB 12 34 56 C", "+49 30 123456", "(030) 1234567", "10.0.0.1", "ff::1", "\n"]
@@ -198,3 +199,17 @@ def test_a_stream_gives_words_soon_and_holds_a_bounded_part() -> None:
     stream = GuardStream(guards('on = "answer"\naction = "redact"\npattern = "project falcon"'))
     out_text = stream.feed(text[: HELD_CHARS + 8]) + stream.feed(text[HELD_CHARS + 8 :] * 1) + stream.finish()
     assert out_text == text.replace("project falcon", "[g0]")
+
+
+def test_each_template_is_one_line_and_its_examples_hold() -> None:
+    names = ["output-redaction", "parameter-limits", "privacy", "sensitive-tools"]
+    assert template_names() == names
+    for name in names:
+        found = load_texts({"a.toml": f'use = "{name}"\n'})
+        assert all(one.name.startswith(name) for one in (*found.rules, *found.guards))
+        assert all(one.rule.match and one.rule.not_match for one in found.rules)
+        assert all(one.guard.examples.match and one.guard.examples.not_match for one in found.guards)
+    both = load_texts({"a.toml": 'use = ["privacy"]', "b.toml": 'use = ["privacy", "output-redaction"]'})
+    assert [one.name for one in both.guards] == ["privacy-text", "output-redaction"]
+    with pytest.raises(ConfigError, match="use names no template"):
+        load_texts({"a.toml": 'use = "../secret"'})

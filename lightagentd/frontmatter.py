@@ -94,6 +94,11 @@ def read_yaml(path: Path) -> FrontMatterFile:
     return FrontMatterFile(path=path, data=data, lines=where, body="")
 
 
+def decode(path: Path, text: str, *, most: int = _NODES) -> dict[str, Any]:
+    """The mapping that a YAML text is, of at most so many values. Raises ConfigError as `read` does."""
+    return _decode(path, text, first_line=1, most=most)[0]
+
+
 def content_of(path: Path) -> bytes:
     """The content of a regular file of at most `FILE_BYTES`. Raises OSError."""
     # O_NONBLOCK: what somebody else made may hold a FIFO of that name.
@@ -119,9 +124,11 @@ def _text_of(path: Path) -> str:
         raise ConfigError(f"{path} cannot be read: {reason(err)}.") from err
 
 
-def _decode(path: Path, front: str, *, first_line: int) -> tuple[dict[str, Any], dict[str, int]]:
+def _decode(
+    path: Path, front: str, *, first_line: int, most: int = _NODES
+) -> tuple[dict[str, Any], dict[str, int]]:
     try:
-        node, data = _load(front)
+        node, data = _load(front, most)
     except yaml.MarkedYAMLError as err:
         line = err.problem_mark.line + first_line if err.problem_mark else 1
         raise ConfigError(f"{path}, line {line}: {err.problem or 'this is not YAML'}.") from err
@@ -141,9 +148,9 @@ def _decode(path: Path, front: str, *, first_line: int) -> tuple[dict[str, Any],
     return data, where
 
 
-def _load(front: str) -> tuple[yaml.Node | None, Any]:
+def _load(front: str, most: int) -> tuple[yaml.Node | None, Any]:
     """The YAML as nodes, which know their lines, and as values. Raises what PyYAML raises."""
-    _check_size(yaml.parse(front, Loader=_Loader))
+    _check_size(yaml.parse(front, Loader=_Loader), most)
     loader = _Loader(front)
     try:
         node = loader.get_single_node()
@@ -152,7 +159,7 @@ def _load(front: str) -> tuple[yaml.Node | None, Any]:
         loader.dispose()
 
 
-def _check_size(events: Iterator[Any]) -> None:
+def _check_size(events: Iterator[Any], most: int) -> None:
     """Raises MarkedYAMLError for what is nested too deep, or would be too large with each alias written out:
     aliases of aliases, and merged keys.
     """
@@ -170,6 +177,6 @@ def _check_size(events: Iterator[Any]) -> None:
         elif isinstance(event, yaml.ScalarEvent):
             sizes[-1] += 1
         too = f"nested more than {NESTING_LIMIT} deep" if len(sizes) > NESTING_LIMIT + 1 else ""
-        if too or sizes[-1] > _NODES:
-            said = f"the YAML is {too or f'larger than {_NODES} values'}"
+        if too or sizes[-1] > most:
+            said = f"the YAML is {too or f'larger than {most} values'}"
             raise yaml.MarkedYAMLError(problem=said, problem_mark=event.start_mark)

@@ -1,0 +1,1 @@
+"""OpenAPI documents as tools: `document` reads one, `source` writes the tool file, `tool` makes its calls."""

@@ -57,6 +57,25 @@ class Tool:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ToolDraft:
+    """A draft of a tool, which nothing loads before an administrator installs it. `digest` is the SHA-256 of
+    `source`, `origin` what it was made of, `by` the uid who had it made. `uses` are the modules that it
+    imports and the names that it uses of them, as its text says. `hosts` are those that its text names.
+    """
+
+    name: str
+    digest: str
+    by: int
+    origin: str
+    problem: str
+    description: str
+    actions: list[Action]
+    uses: list[str]
+    hosts: list[str]
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class ToolChoice:
     """How one function fits a prompt. `why`: always, when every conversation needs it; fits, when it is
     offered for the prompt; left_out, when it fits less and is not offered. `words` are those of the prompt

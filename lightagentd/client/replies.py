@@ -221,6 +221,10 @@ ToolChoice = TypedDict("ToolChoice", {"function": str, "tool": str, "action": st
 Selection = TypedDict("Selection", {"agent": str, "functions": int, "max_tools": int, "all_offered": bool,
         "offered": int, "choices": list[ToolChoice]})
 SelectionReply = TypedDict("SelectionReply", {"selection": Selection})
+ToolDraft = TypedDict("ToolDraft", {"name": str, "digest": str, "by": int, "origin": str, "problem": str,
+        "description": str, "actions": list[Action], "uses": list[str], "hosts": list[str], "source": str})
+DraftReply = TypedDict("DraftReply", {"draft": ToolDraft})
+DraftsReply = TypedDict("DraftsReply", {"drafts": list[ToolDraft]})
 SkillReply = TypedDict("SkillReply", {"skill": Skill})
 Approval = TypedDict("Approval", {"id": str, "agent": str, "session": str, "owner": int, "trace_id": str,
         "call_id": str, "tool": str, "action": str, "effect": str, "args": Any, "cwd": str, "digest": str,

@@ -102,7 +102,7 @@ def shared_parts(
             builtins=builtins,
             hooks=hooks,
             toolbox=content.toolbox_of,
-            give=partial(given, content.trusted_skill, policy, pool, partial(snapshots.before, history)),
+            give=partial(given, content, policy, pool, partial(snapshots.before, history)),
         ),
         hooks=hooks,
         watches=Watches(history, pool, content, policy),

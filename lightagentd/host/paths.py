@@ -69,6 +69,11 @@ class Paths:
         """Kits that were added at run time; workers read this folder and nothing else of the state."""
         return self.state / "kits"
 
+    @property
+    def drafts(self) -> Path:
+        """Drafts of tools, which no worker reads."""
+        return self.state / "drafts"
+
 
 def default_paths() -> Paths:
     """The folders for the user that runs this process."""

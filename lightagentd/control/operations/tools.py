@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal
 
 from lightagentd import api
 from lightagentd.agents.definition import AgentDefinition, AgentFrontMatter
+from lightagentd.agents.drafts.drafts import Draft, Drafts, Tried, untried
+from lightagentd.agents.drafts.reading import hosts_in
 from lightagentd.agents.tool_calls.by_person import call_as_person
 from lightagentd.agents.tool_calls.described import ActionInfo, ToolInfo
 from lightagentd.agents.tool_calls.toolbox import Toolbox
@@ -38,6 +41,7 @@ class Tools(Operations, interface="org.lightagent1.Tools"):
         self._access, self._now, self._panic = access, runtime.now, runtime.panic
         self._registry, self._pool, self._paths = runtime.registry, runtime.pool, runtime.paths
         self._content = runtime.registry.shared.content
+        self._drafts = Drafts(self._paths.drafts, self._paths.kits, self._pool)
 
     @method("List", returns="tools")
     async def listed(self, caller: Caller) -> list[api.Tool]:
@@ -104,6 +108,41 @@ class Tools(Operations, interface="org.lightagent1.Tools"):
             choices=_choices(toolbox, chosen, ranked[:limit], whole=whole),
         )
 
+    @method("Draft", returns="draft")
+    async def draft(
+        self, caller: Caller, *, agent: str, name: str, source: str, origin: str = ""
+    ) -> api.ToolDraft:
+        """Keep the Python source of a tool as a draft, and say what it is: a worker that can change nothing
+        loads it once. No agent has it, until an administrator installs it with lactl tools install. agent is
+        one that the caller may prompt; origin says what it was made of.
+        """
+        caller = await self._access.admit(caller, Operation.PROMPT, agent=agent)
+        await self._access.check_open(caller)
+        self._panic.check()
+        made = Draft(name=name, source=source, by=caller.uid, origin=" ".join(origin[:200].split()))
+        return _draft(await self._drafts.keep(made))
+
+    @method("Drafts", returns="drafts")
+    async def drafts(self, caller: Caller) -> list[api.ToolDraft]:
+        """The drafts that the caller may see, without being tried: with no actions."""
+        caller = await self._access.admit(caller, Operation.INSPECT, viewing=True)
+        found = await asyncio.to_thread(self._drafts.all)
+        return [_draft(untried(one)) for one in found if caller.viewer in (None, one.by)]
+
+    @method("GetDraft", returns="draft")
+    async def get_draft(self, caller: Caller, name: str) -> api.ToolDraft:
+        """One draft with its source, tried again."""
+        caller = await self._access.admit(caller, Operation.INSPECT, viewing=True)
+        self._panic.check()
+        found = await asyncio.to_thread(self._drafts.get, name, caller.viewer)
+        return _draft(await self._drafts.tried(found))
+
+    @method("Discard")
+    async def discard(self, caller: Caller, name: str) -> None:
+        """Remove a draft."""
+        caller = await self._access.admit(caller, Operation.PROMPT, viewing=True)
+        await asyncio.to_thread(self._drafts.remove, name, caller.viewer)
+
     def _who(self, agent: str) -> AgentDefinition:
         """Raises AgentNotFound, AgentBroken."""
         if not agent:
@@ -139,6 +178,19 @@ def _info(
         why=why,
         score=round(hit.score, 2) if hit else 0.0,
         words=list(hit.words) if hit else [],
+    )
+
+
+def _draft(tried: Tried) -> api.ToolDraft:
+    tool = described(tried.tool)
+    return shown(
+        api.ToolDraft,
+        tried.draft,
+        problem=tool.problem,
+        description=tool.description,
+        actions=tool.actions,
+        uses=list(tried.uses),
+        hosts=hosts_in(tried.draft.source),
     )
 
 

@@ -6,23 +6,20 @@ daemon; one that runs is told to read its files again.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from lightagentd.cli.content import own_folder, reload_daemon
 from lightagentd.cli.named_file import check_readable, read_file
 from lightagentd.cli.options import Group, Settings, files, names_of, of_agent, words_of
 from lightagentd.cli.output import Columns, as_json, fields, listing, say, told, warn
 from lightagentd.errors import (
     ConfigError,
-    DaemonUnreachable,
     InvalidArgument,
-    LightagentError,
-    PermissionDenied,
     SkillNotFound,
 )
 
@@ -175,9 +172,9 @@ def remove_skill(settings: Settings, name: str) -> None:
     """Remove a skill from the daemon's folder; one of that name that is shipped counts again."""
     from lightagentd.skills.install import remove
 
-    folder = _folder()
+    folder = own_folder("skills")
     remove(name, folder)
-    _reload(settings)
+    reload_daemon(settings, "skills")
     told(settings, {"removed": name}, f"The skill {name} is removed from {folder}.")
 
 
@@ -186,12 +183,12 @@ def _install(settings: Settings, source: Path, *, force: bool, shown: str = "") 
     from lightagentd.skills.checking import check as look
     from lightagentd.skills.install import install
 
-    skill = install(source, _folder(), replace=force, shown=shown)
+    skill = install(source, own_folder("skills"), replace=force, shown=shown)
     folders = content_folders("skills", default_paths())
     covered = [each / skill.name for each in folders if (each / skill.name).is_dir()][1:]
     warnings = look(skill.folder).warnings
     warnings += [f"It is used in place of the shipped skill {each}." for each in covered]
-    read = _reload(settings) and _is_read(settings, skill)
+    read = reload_daemon(settings, "skills") and _is_read(settings, skill)
     for sentence in warnings:
         warn(sentence)
     found = {"name": skill.name, "folder": str(skill.folder), "warnings": warnings, "in_force": read}
@@ -213,19 +210,6 @@ def _is_read(settings: Settings, skill: Skill) -> bool:
 
 def _next(skill: Skill) -> str:
     return f" Try: lactl prompt ops {skill.prompts[0]!r}" if skill.runbook and skill.prompts else ""
-
-
-def _folder() -> Path:
-    """Where the administrator's skills are, or those of a user's own daemon. Raises PermissionDenied."""
-    from lightagentd.host.paths import default_paths
-
-    config = default_paths().config
-    if os.geteuid() != 0 and not config.is_dir():
-        raise PermissionDenied(
-            f"You have no daemon of your own: there is no folder {config}.",
-            suggestion="For the skills of the system's daemon use sudo.",
-        )
-    return config / "skills"
 
 
 def _own() -> list[str]:
@@ -253,17 +237,3 @@ def _folders(what: str | None) -> list[Path]:
     if not found and what is not None:
         raise SkillNotFound(f"There is no skill {what[:60]!r}.", suggestion="Run: lactl skills list")
     return list(found.values())
-
-
-def _reload(settings: Settings) -> bool:
-    """Have a daemon that runs read its skills again; gives whether it did."""
-    try:
-        found: dict[str, Any] = settings.call("Manager.Reload", timeout_s=None)
-    except DaemonUnreachable:
-        return False
-    except LightagentError as err:
-        warn(f"The daemon has not read it: {err.message}", "Run: lactl reload")
-        return False
-    if found["refused"]:
-        warn("The daemon read its skills, and not its configuration.", "See: lactl reload")
-    return True

@@ -18,6 +18,7 @@ from lightagentd.cli.options import (
 )
 from lightagentd.cli.output import Columns, as_json, dump, fields, listing, say, table
 from lightagentd.cli.terminal import BOLD, is_terminal, style
+from lightagentd.cli.tool_drafts import discard, draft, drafts, install
 from lightagentd.cli.turn import end_with, watch
 from lightagentd.errors import CommandFailed, ToolNotFound
 
@@ -136,6 +137,10 @@ def call(settings: Settings, agent: str, action: str, arguments: tuple[str, ...]
     status, killer = metadata.get("exit_status"), metadata.get("signal")
     if status or killer:
         raise CommandFailed(f"The command ended {f'by {killer}' if killer else f'with status {status}'}.")
+
+
+for one in (draft, drafts, discard, install):
+    command.add_command(one)
 
 
 def call_parameters(

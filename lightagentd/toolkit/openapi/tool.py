@@ -23,6 +23,7 @@ from lightagentd.errors import (
     OutcomeUnknown,
     PermissionDenied,
     TimedOut,
+    ToolError,
 )
 from lightagentd.tool import Args, Context, Effect, Result, Tool, action
 from lightagentd.toolkit.openapi.document import argument_names
@@ -76,8 +77,8 @@ async def _call(tool: OpenApiTool, ctx: Context, operation: dict[str, Any], args
     for _ in range(_REDIRECTS + 1):
         try:
             response = await fetch.fetch(request, guard)
-        except TimedOut as err:
-            if asks:
+        except (TimedOut, ToolError) as err:
+            if asks or fetch.never_sent(err):
                 raise
             raise OutcomeUnknown(err.message, suggestion=LOOK_FIRST) from err
         moved = response.header("location")

@@ -367,6 +367,12 @@ def _failure(target: Target, err: Exception) -> LightagentError:
     return ToolError(f"The exchange with {target.authority} broke off: {err or type(err).__name__}.")
 
 
+def never_sent(err: LightagentError) -> bool:
+    """Whether an error of `fetch` says that there was no connection to send anything on."""
+    httpx = _httpx()
+    return isinstance(err.__cause__, httpx.ConnectError | httpx.ConnectTimeout)
+
+
 def _cause(err: BaseException, kind: type[_Kind]) -> _Kind | None:
     """The error of a kind that is the deepest of those that led to `err`."""
     found: _Kind | None = None

@@ -26,6 +26,7 @@ from types import ModuleType
 
 from lightagentd.host.users import called
 from lightagentd.tool import Action, Tool, actions_of
+from lightagentd.worker.functions import Misdeclared, tool_of
 
 LOAD_LIMIT_S = 5.0
 """How long one file may take to load, in the main thread of a process."""
@@ -79,7 +80,8 @@ class ToolFiles(Mapping[str, LoadedTool]):
 
 
 def load_tool(path: Path) -> LoadedTool:
-    """Load one file, which must hold exactly one class derived from `Tool`, named like the file."""
+    """Load one file, which must hold exactly one class derived from `Tool`, named like the file, or functions
+    with `tool_info` (see `functions`)."""
     name = path.stem
     module_name = f"lightagentd_tool_{name}"
     try:
@@ -105,6 +107,8 @@ def load_tool(path: Path) -> LoadedTool:
 
 def line_of(err: BaseException, path: Path) -> int:
     """The last line of the file that took part in an error; 0 if unknown."""
+    if isinstance(err, Misdeclared) and err.line:
+        return err.line
     if isinstance(err, SyntaxError) and err.filename == str(path):
         return err.lineno or 0
     frames = traceback.walk_tb(err.__traceback__)
@@ -142,8 +146,13 @@ def _import(path: Path, module_name: str) -> Tool:
         and cls is not Tool
         and cls.__module__ == module_name
     ]
+    if not classes and (made := tool_of(module, path.stem)) is not None:
+        return made()
     if len(classes) != 1:
-        raise TypeError(f"the file must define one class derived from Tool, and has {len(classes)}")
+        raise TypeError(
+            f"the file must define one class derived from Tool, or functions with tool_info, and has"
+            f" {len(classes)} classes"
+        )
     tool: Tool = classes[0]()
     return tool
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import grp
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import finish
 from tests.conftest import DaemonProcess, write
+from tests.other_user import OUTSIDERS_GID
+from tests.prepared import REPOSITORY
+from tests.scripted_model import say
+from tests.worker.running import folders
 
 PETS = """\
 openapi: 3.0.3
@@ -40,11 +48,60 @@ components:
   securitySchemes:
     key: {{type: apiKey, in: header, name: X-Key}}
 """
+CONFIGURATION = """\
+[daemon]
+socket_group = "{group}"
+[worker]
+web_allow = ["127.0.0.1:{port}"]
+[models]
+default = "here/some"
+[models.providers.here]
+kind = "openai"
+base_url = "http://127.0.0.1:{port}/v1"
+context_tokens = 32000
+"""
+OTHER_UID = 54321
+AS_OTHER = """\
+import os, sys
+from lightagentd.cli.main import run
+import lightagentd.cli.turn, lightagentd.host.atomic_file, lightagentd.host.paths
+import lightagentd.toolkit.openapi.document
+run(["tools", "drafts", "nosuch"])  # imports what the other user may not read
+uid, gid, *arguments = sys.argv[1:]
+os.setgroups([])
+os.setgid(int(gid))
+os.setuid(int(uid))
+sys.exit(run([*arguments, "--no-ask-password"]))
+"""
 SECRET = "pets-credential-5512"
 
 
+WRITTEN = """\
+Here it is.
+
+```python
+import subprocess
+
+def show(unit: str) -> str:
+    "Say whether a unit is active."
+    return subprocess.run(["systemctl", "is-active", unit], capture_output=True, text=True).stdout
+
+show.tool_info = {"effect": "observe"}
+```
+"""
+
+
 class Pets(BaseHTTPRequestHandler):
-    """Answers with what it was asked."""
+    """Answers with what it was asked, and plays a model."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        body = b"".join(say(WRITTEN).pieces)
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
     def do_GET(self) -> None:
         found = {"path": self.path, "right_key": self.headers["X-Key"] == SECRET}
@@ -58,7 +115,7 @@ class Pets(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def pets() -> Iterator[int]:
     """The port of a server of pets."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Pets) as server:
@@ -69,15 +126,26 @@ def pets() -> Iterator[int]:
         thread.join()
 
 
-def test_a_description_becomes_a_tool_that_calls(
-    daemon_process: DaemonProcess, pets: int, tmp_path: Path
-) -> None:
-    daemon = daemon_process
-    write(daemon.paths.config / "lightagentd.toml", f'[worker]\nweb_allow = ["127.0.0.1:{pets}"]\n')
-    write(tmp_path / "credentials" / "tool.pets.key", f"{SECRET}\n")
-    daemon.set_variable("CREDENTIALS_DIRECTORY", str(tmp_path / "credentials"))
-    daemon.set_variable("LIGHTAGENT_CONFIG_DIR", str(daemon.paths.config))
-    daemon.start()
+@pytest.fixture(scope="module")
+def daemon(pets: int) -> Iterator[DaemonProcess]:
+    """One daemon, whose folder others may walk down, with a credential and a model."""
+    with folders() as paths:
+        write(
+            paths.config / "lightagentd.toml",
+            CONFIGURATION.format(port=pets, group=grp.getgrgid(OUTSIDERS_GID).gr_name),
+        )
+        write(paths.state.parent / "credentials" / "tool.pets.key", f"{SECRET}\n")
+        daemon = DaemonProcess(paths)
+        daemon.set_variable("CREDENTIALS_DIRECTORY", str(paths.state.parent / "credentials"))
+        daemon.set_variable("LIGHTAGENT_CONFIG_DIR", str(paths.config))
+        try:
+            daemon.start()
+            yield daemon
+        finally:
+            daemon.close()
+
+
+def test_a_description_becomes_a_tool_that_calls(daemon: DaemonProcess, pets: int, tmp_path: Path) -> None:
     described = write(tmp_path / "pets.yaml", PETS.format(port=pets))
     done = daemon.lactl("tools", "draft", "--from", str(described), "--agent", "ops", "--json")
     assert done.returncode == 0, done.stderr
@@ -105,5 +173,42 @@ def test_a_description_becomes_a_tool_that_calls(
     }
     again = daemon.lactl("tools", "install", "pets", "--digest", draft["digest"])
     assert (again.returncode, "already" in again.stderr) == (73, True)
-    assert finish(["tools", "discard", "pets"], env=daemon.env).status == 0
+    assert daemon.lactl("tools", "discard", "pets").returncode == 0
     assert [*daemon.paths.drafts.iterdir()] == []
+
+
+def test_a_model_writes_a_draft_which_only_an_administrator_installs(daemon: DaemonProcess) -> None:
+    done = daemon.lactl("tools", "draft", "--agent", "ops", "--name", "active", "is a unit active?")
+    assert done.returncode == 0, done.stderr
+    assert "[observe]  Say whether a unit is active." in done.stdout
+    assert "uses\tsubprocess,subprocess.run\n" in done.stdout
+    listed = daemon.lactl("tools", "drafts").stdout.rstrip("\n").split("\t")
+    assert listed[:3] == ["active", str(os.getuid()), "the model of ops"]
+    shown = daemon.lactl("tools", "drafts", "active").stdout
+    assert f"lactl tools install active --digest {listed[3]}" in shown
+    assert "systemctl" in shown
+    assert (
+        daemon.lactl("tools", "draft", "--agent", "ops", "--name", "bash", "--from", os.devnull).returncode
+        == 65
+    )
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    other = partial(
+        subprocess.run,
+        env=daemon.env,
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lactl = [sys.executable, "-c", AS_OTHER, str(OTHER_UID), str(OUTSIDERS_GID), "tools"]
+    assert other([*lactl, "install", "active", "--digest", listed[3]]).returncode == 66, (
+        "it is another user's"
+    )
+    done = other([*lactl, "draft", "--agent", "ops", "--name", "mine", "x", "--json"])
+    assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout)
+    refused = other([*lactl, "install", "mine", "--digest", made["digest"]])
+    assert (refused.returncode, "Only an administrator installs a tool" in refused.stderr) == (77, True)
+    assert not (daemon.paths.config / "tools" / "mine.py").exists()
+    assert "mine" not in daemon.lactl("tools", "list").stdout

@@ -62,6 +62,7 @@ __all__ = [
     "read_text",
 ]
 
+Url = Annotated[str, Field(pattern=r"^https?://[^\s?#]+$", max_length=500)]
 _Model = TypeVar("_Model", bound=BaseModel)
 ETC = Path("/etc")
 """Below it only root may be able to write what the daemon reads."""
@@ -221,6 +222,13 @@ class Worker(Section):
     `none` enforces nothing: shell commands then count as change."""
     web_allow: list[str] = Field(default_factory=list)
     """Hosts, HOST:PORT or networks that the tool web may reach although their addresses are private."""
+    location_url: Url = "https://ipapi.co/json/"
+    """The service that the tool location asks where this machine's address is. It answers a GET with JSON:
+    `latitude` and `longitude`, or `lat` and `lon`, and maybe `city`, `region`, `country` and `timezone`."""
+    places_url: Url = "https://geocoding-api.open-meteo.com/v1/search"
+    """The service that the tool location asks where a town is, as Open-Meteo's geocoding."""
+    weather_url: Url = "https://api.open-meteo.com/v1/forecast"
+    """The service that the tool weather asks, with Open-Meteo's interface."""
     bus_names: list[Annotated[str, Field(pattern=r"^[A-Za-z_][\w-]*(\.[A-Za-z_-][\w-]*)+$")]] = Field(
         default_factory=list
     )

@@ -170,6 +170,9 @@ class LocalWorkers:
         env = undo | {
             "LIGHTAGENT_SKILLS": ":".join(str(folder) for folder in skills),
             "LIGHTAGENT_WEB_ALLOW": ",".join(self._settings.web_allow),
+            "LIGHTAGENT_LOCATION_URL": self._settings.location_url,
+            "LIGHTAGENT_PLACES_URL": self._settings.places_url,
+            "LIGHTAGENT_WEATHER_URL": self._settings.weather_url,
             "LIGHTAGENT_OWN_FOLDERS": f"{self._paths.state}:{self._paths.runtime}",
         }
         # Where an administrator keeps their own certificates (ssl(3ssl)).

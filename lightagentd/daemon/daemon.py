@@ -70,7 +70,7 @@ from lightagentd.worker.pool import Pool
 
 _log = logging.getLogger("lightagentd.daemon")
 
-TRY_AGAIN_S = 5.0
+TRY_AGAIN_S = 1.0
 """How often a daemon that found no room on its disk looks for some."""
 
 

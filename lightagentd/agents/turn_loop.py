@@ -289,7 +289,7 @@ class TurnLoop:
         message = storable(said, self._parts.toolbox, self._shared.history.redactor)
         room = self._meter.room_for_calls(len(reply.calls))
         self._turn.calls_left = room if room < len(reply.calls) else None
-        events, changes = reply.stored(self._meter, counted_calls=room)
+        events, changes = reply.stored(self._meter, counted_calls=room, step=self._turn.steps_done)
         holder = self._session.record.holder
         speaks = {"speaker": holder} if holder and self._of_agent is not self._own else {}
         before = Before([*events, message_event(message, **speaks)], changes)

@@ -29,6 +29,7 @@ from lightagentd.config.models import (
     read_key,
 )
 from lightagentd.config.section import Seconds, Section
+from lightagentd.config.telemetry import Telemetry
 from lightagentd.errors import ConfigError
 from lightagentd.limits import MAX_MESSAGE_BYTES
 from lightagentd.text.reason import reason
@@ -50,6 +51,7 @@ __all__ = [
     "Provider",
     "Seconds",
     "Section",
+    "Telemetry",
     "Worker",
     "api_key",
     "check_place",
@@ -259,6 +261,7 @@ class Config(Section):
     budgets: Budgets = Field(default_factory=Budgets)
     memory: Memory = Field(default_factory=Memory)
     history: History = Field(default_factory=History)
+    telemetry: Telemetry = Field(default_factory=Telemetry)
 
 
 def files(folder: Path) -> list[Path]:

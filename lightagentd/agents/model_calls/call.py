@@ -40,6 +40,7 @@ class Reply:
     finish: Finish
     model: str
     duration_ms: int
+    started_us: int = 0
     reasoning: tuple[Reasoning, ...] = ()
     failed: bool = False
     estimate: Usage | None = None
@@ -50,12 +51,12 @@ class Reply:
         return self.finish.usage
 
     def stored(
-        self, meter: Meter, *, counted_calls: int = 0, summary: bool = False
+        self, meter: Meter, *, counted_calls: int = 0, summary: bool = False, step: int = 0
     ) -> tuple[list[NewEvent], list[Change]]:
         """Count the call, once; returns its event and the changes that must commit with it.
 
         `counted_calls` is the number of tool calls for which the budgets have room. `summary` says that the
-        call was made to shorten a conversation, and is no step of a turn.
+        call was made to shorten a conversation, and is no step of a turn; else `step` is that.
         """
         known = self.usage is not None
         usage = self.usage or self.estimate
@@ -74,6 +75,8 @@ class Reply:
             cached_tokens=usage.cached_tokens,
             counted=known,
             cost=cost,
+            started_us=self.started_us,
+            step=step,
         ).event()
         return [event], changes
 
@@ -159,12 +162,14 @@ def _reply(
     client: ModelClient, request: Request, heard: Heard, started: float, *, failed: bool = False
 ) -> Reply:
     said = heard.texts or heard.calls or (heard.finish is not None and heard.finish.unread)
+    duration_ms = round((time.monotonic() - started) * 1000)
     return Reply(
         text="".join(heard.texts),
         calls=tuple(heard.calls),
         finish=heard.finish or Finish(reason="failed" if failed else "stop", usage=heard.usage),
         model=client.name,
-        duration_ms=round((time.monotonic() - started) * 1000),
+        duration_ms=duration_ms,
+        started_us=time.time_ns() // 1000 - duration_ms * 1000,
         reasoning=tuple(heard.reasoning),
         failed=failed,
         estimate=_estimate(request, heard) if said and heard.counted is None else None,

@@ -26,6 +26,7 @@ class Outcome:
     text: str
     metadata: dict[str, Any] = field(default_factory=dict)
     duration_ms: int = 0
+    started_us: int = 0
     function: str = ""
 
     def message(self) -> Message:

@@ -467,6 +467,7 @@ class ToolRun:
             text=text,
             metadata=metadata,
             duration_ms=round((ended - started) * 1000),
+            started_us=time.time_ns() // 1000 - round((time.monotonic() - started) * 1e6),
             function=self._ready.action.function,
         )
 
@@ -486,6 +487,7 @@ class ToolRun:
             effect=ready.effect.value,
             output_chars=len(outcome.text),
             taints=ready.action.taints,
+            started_us=outcome.started_us,
         )
         self._origin.note_call({**about, "effect": ready.effect.value})
         history, may_wait = self._dispatcher.history, ready.effect is not Effect.CHANGE

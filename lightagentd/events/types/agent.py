@@ -54,6 +54,10 @@ class _ModelCall(EventType):
     was said."""
     cost: float | int | None
     """In the currency of the configured prices; null when there is no price, or no count."""
+    started_us: int = 0
+    """When the call was made, in microseconds UTC; with the duration that says when it ended."""
+    step: int = 0
+    """The step of the turn that it answers, from 1; 0 for a summary, and for a call that broke off."""
 
 
 class ModelAnswered(_ModelCall, topic="agent.llm_response", type="response", source="agent"):

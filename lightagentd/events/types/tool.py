@@ -42,6 +42,9 @@ class CallEnded(AboutCall, topic=f"tool.{ANY}", type=INVOCATION, source="worker"
     taints: bool
     """Whether its output counts as text from outside."""
     metadata: Object
+    started_us: int = 0
+    """When it began, in microseconds UTC. The event of a call that ran beside others may be stored later than
+    the call ended; absent where the daemon was away when it did."""
 
     @property
     def event_topic(self) -> str:

@@ -1,0 +1,1 @@
+"""Sends what agents do to a receiver of OpenTelemetry: traces and metrics, as OTLP over HTTP."""

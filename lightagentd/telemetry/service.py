@@ -1,0 +1,203 @@
+"""`lightagent-telemetry.service`: follows the events, and sends what ended in them to a receiver.
+
+It is an ordinary client of the control socket. What it has sent is known from one file with two numbers,
+which move only once the receiver took everything up to them. While the receiver takes nothing it follows
+nothing: the events wait in the history, the daemon has nobody to serve, and the memory here is that of one
+batch. A crash between the receiver's answer and the file has a batch sent again, with the ids of before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+from typing import Any
+
+from lightagentd.client.aio import AsyncClient
+from lightagentd.client.pause import keep_trying
+from lightagentd.config.configuration import load
+from lightagentd.config.telemetry import Telemetry
+from lightagentd.errors import DaemonUnreachable, LightagentError
+from lightagentd.host.paths import default_paths
+from lightagentd.host.systemd import STATUS_MAX, notify
+from lightagentd.telemetry import position as positions
+from lightagentd.telemetry.content import content_of
+from lightagentd.telemetry.metrics import metrics
+from lightagentd.telemetry.otlp import Signal, request
+from lightagentd.telemetry.position import Position
+from lightagentd.telemetry.receiver import NotTaken, Receiver, checked
+from lightagentd.telemetry.spans import TOPICS, Done, Event, done_of, span
+from lightagentd.unattended.asking import CONNECT_TIMEOUT_S, run_until_told
+
+_log = logging.getLogger("lightagentd.telemetry")
+
+BATCH = 512
+"""So many events are sent at once."""
+BATCH_BYTES = 2 << 20
+"""So long, about, may be what is sent at once."""
+
+Batch = list[tuple[Event, Done, dict[str, Any]]]
+"""Events, what ended with each, and its span."""
+
+
+class Service:
+    """`await run()` follows and sends until it is cancelled."""
+
+    def __init__(self, telemetry: Telemetry, state: Path, *, control: Path | None = None) -> None:
+        """`state` is the file that says how far everything was sent."""
+        self._telemetry, self._state, self._control = telemetry, state, control
+        self._receiver = Receiver(telemetry)
+        self._position: Position | None = None
+        self._pending: Batch = []
+        """What was read and not taken yet."""
+        self.problem = ""
+        """Why nothing is taken, or what was refused last; empty when all is well."""
+
+    async def run(self) -> None:
+        """Never returns."""
+        self._position = positions.read(self._state)
+        try:
+            await keep_trying(self._connected, self._follow, "way to send telemetry", self._tell)
+        finally:
+            await self._receiver.close()
+
+    @contextlib.asynccontextmanager
+    async def _connected(self) -> AsyncGenerator[AsyncClient]:
+        """A connection to the daemon, once the receiver has taken what was read before."""
+        await self._send()
+        async with AsyncClient(self._control, timeout_s=CONNECT_TIMEOUT_S) as client:
+            yield client
+
+    async def _follow(self, client: AsyncClient) -> None:
+        """Send batch by batch, until the daemon stops or the receiver takes nothing."""
+        position = await self._begin(client)
+        replies = client.stream("Events.Subscribe", from_seq=position.first_seq, topic=",".join(TOPICS))
+        events: asyncio.Queue[Event] = asyncio.Queue(BATCH)
+        self._tell()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(_read(replies, events), name="read-events")
+            while True:
+                await self._gather(events)
+                await self._send()
+
+    async def _begin(self, client: AsyncClient) -> Position:
+        """Where to go on: behind the newest event at the first start, and where the history was replaced."""
+        newest = (await client.call("History.Page", limit=1))["page"]["events"]
+        head = int(newest[-1]["seq"]) if newest else 0
+        if self._position is None or self._position.first_seq > head + 1:
+            if self._position is not None:
+                _log.warning("the history ends before what was sent: going on behind its event %d", head)
+            self._position = Position(traces=head, metrics=head)
+            await asyncio.to_thread(positions.store, self._state, self._position)
+        return self._position
+
+    async def _gather(self, events: asyncio.Queue[Event]) -> None:
+        """Fill the batch with what comes within the interval after its first event, while there is room."""
+        size_bytes = await self._add(await events.get())
+        until = asyncio.get_running_loop().time() + self._telemetry.interval_s
+        while len(self._pending) < BATCH and size_bytes < BATCH_BYTES:
+            try:
+                async with asyncio.timeout_at(until):
+                    event = await events.get()
+            except TimeoutError:
+                return
+            size_bytes += await self._add(event)
+
+    async def _add(self, event: Event) -> int:
+        """Add an event to the batch; gives about how long its content is."""
+        try:
+            done = done_of(event)
+        except (KeyError, TypeError, ValueError) as err:
+            _log.warning("the event %d has no span: %s: %s", event["seq"], type(err).__name__, err)
+            return 0
+        if done is None:
+            return 0
+        content = await self._content(event, done) if self._telemetry.content else None
+        self._pending.append((event, done, span(event, done, content)))
+        return sum(len(text) for text in (content or {}).values())
+
+    async def _content(self, event: Event, done: Done) -> dict[str, str]:
+        return await content_of(AsyncClient(self._control, timeout_s=CONNECT_TIMEOUT_S), event, done)
+
+    # Sending
+
+    async def _send(self) -> None:
+        """Have the receiver take the batch. Raises NotTaken, ConfigError, StorageError."""
+        if not self._pending:
+            return
+        try:
+            await self._send_signal("traces", self._pending)
+            await self._send_signal("metrics", self._pending)
+        except NotTaken as err:
+            self._tell(err.message)
+            await asyncio.sleep(err.wait_s)
+            raise
+        self._pending = []
+
+    async def _send_signal(self, signal: Signal, batch: Batch) -> None:
+        """Send what a batch has of a signal and was not taken before, and store that it is taken."""
+        assert self._position is not None
+        fresh = [one for one in batch if one[0]["seq"] > self._position.of(signal)]
+        if not fresh:
+            return
+        items = [made for *_, made in fresh] if signal == "traces" else metrics((e, d) for e, d, _ in fresh)
+        if items and (signal == "traces" or self._telemetry.metrics):
+            taken = await self._receiver.send(signal, request(signal, items))
+            if taken.problem:
+                many = "all" if taken.refused is None else taken.refused
+                _log.warning("%s of %d %s are lost: %s", many, len(items), signal, taken.problem)
+            self._tell(taken.problem)
+        self._position = self._position.moved(signal, fresh[-1][0]["seq"])
+        await asyncio.to_thread(positions.store, self._state, self._position)
+
+    def _tell(self, problem: str | None = None) -> None:
+        """Tell the service manager how it is; with None, what is known of that."""
+        if problem is not None:
+            self.problem = problem
+        said = self.problem or f"sending to {self._telemetry.endpoint}"
+        notify(f"READY=1\nSTATUS={said[:STATUS_MAX]}")
+
+
+async def _read(replies: AsyncGenerator[dict[str, Any]], events: asyncio.Queue[Event]) -> None:
+    """Put events into a queue that holds few: a receiver that is slow has the events wait in the history.
+    Raises DaemonUnreachable when there are no more.
+    """
+    async with contextlib.aclosing(replies):
+        async for reply in replies:
+            if (missed := reply.get("missed")) is not None:
+                _log.warning("retention removed %d events before they were sent", missed["count"])
+            elif (event := reply.get("event")) is None:
+                break
+            else:
+                await events.put(event)
+    raise DaemonUnreachable("The daemon stops.")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="lightagent-telemetry",
+        description="Send what agents do to a receiver of OpenTelemetry. It is what "
+        "lightagent-telemetry.service starts.",
+    )
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="instead of /etc/lightagentd")
+    parser.add_argument(
+        "--socket", type=Path, metavar="PATH", help="the daemon's (default: as lactl finds it)"
+    )
+    parser.add_argument("--state", type=Path, metavar="FILE", required=True, help="how far it has sent")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    try:
+        config, _ = load(options.folder or default_paths().config)
+        service = Service(checked(config.telemetry), options.state, control=options.socket)
+    except LightagentError as err:
+        notify(f"STATUS={err.message}")
+        parser.exit(err.exit_status, f"<3>{err.message} {err.suggestion}\n")
+    with contextlib.suppress(LightagentError):  # told to end
+        run_until_told(service.run)
+
+
+if __name__ == "__main__":
+    main()

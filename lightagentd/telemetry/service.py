@@ -131,9 +131,10 @@ class Service:
         try:
             await self._send_signal("traces", self._pending)
             await self._send_signal("metrics", self._pending)
-        except NotTaken as err:
+        except LightagentError as err:
             self._tell(err.message)
-            await asyncio.sleep(err.wait_s)
+            if isinstance(err, NotTaken):
+                await asyncio.sleep(err.wait_s)
             raise
         self._pending = []
 

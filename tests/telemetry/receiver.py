@@ -1,7 +1,7 @@
 """A receiver of OTLP for tests: HTTP on loopback, and each request decoded by the protocol's own code.
 
-The decoder is that of `opentelemetry-proto`, made from the definitions of OpenTelemetry. It refuses names that
-the protocol does not have, and values of another type.
+The decoder is that of `opentelemetry-proto`, made from the definitions of OpenTelemetry. It refuses names
+that the protocol does not have, and values of another type.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,7 +49,7 @@ class OtlpReceiver:
         app = web.Application()
         app.router.add_post(f"{self.base}/v1/traces", self._traces)
         app.router.add_post(f"{self.base}/v1/metrics", self._metrics)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port)
         await site.start()
@@ -81,7 +82,7 @@ class OtlpReceiver:
             for resource in taken.resource_metrics:
                 for scope in resource.scope_metrics:
                     for metric in scope.metrics:
-                        kind = metric.WhichOneof("data")
+                        kind = metric.WhichOneof("data") or ""
                         found.setdefault(metric.name, []).extend(getattr(metric, kind).data_points)
         return found
 
@@ -115,8 +116,7 @@ class OtlpReceiver:
 
 
 def _ids_in_base64(text: bytes) -> str:
-    """OTLP writes the ids of spans in hexadecimal, where the JSON of Protocol Buffers has base64 for bytes."""
-    from base64 import b64encode
+    """OTLP writes ids in hexadecimal, where the JSON of Protocol Buffers has base64 for bytes."""
 
     def mended(value: Any) -> Any:
         if isinstance(value, list):

@@ -25,7 +25,7 @@ from lightagentd.agents.sessions.deletion import Deletion
 from lightagentd.agents.triggers.sources import EventSources
 from lightagentd.agents.triggers.triggers import Triggers
 from lightagentd.bus.address import bus_of, is_system_service
-from lightagentd.config import configuration
+from lightagentd.config import configuration, telemetry
 from lightagentd.config.configuration import OwnerLimits
 from lightagentd.config.triggers import TriggerFiles
 from lightagentd.control.authz import Authority, Caller, GroupRule
@@ -358,7 +358,7 @@ class Daemon:
             found.append(problem)
         if self.now.checkpoints is not None:
             found += self.now.checkpoints.problems()
-        found += self.recovery.problems()
+        found += [*self.recovery.problems(), *telemetry.problems(self.paths.runtime)]
         if self.history.disk_low:
             found.append(
                 f"The disk that holds {self.paths.history} is nearly full, so calls that change the system"

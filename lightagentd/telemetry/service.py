@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import os
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ from typing import Any
 from lightagentd.client.aio import AsyncClient
 from lightagentd.client.pause import keep_trying
 from lightagentd.config.configuration import load
-from lightagentd.config.telemetry import Telemetry
+from lightagentd.config.telemetry import PROBLEM, Telemetry
 from lightagentd.errors import DaemonUnreachable, LightagentError
+from lightagentd.host.atomic_file import whole_file
 from lightagentd.host.paths import default_paths
 from lightagentd.host.systemd import STATUS_MAX, notify
 from lightagentd.telemetry import position as positions
@@ -30,6 +32,7 @@ from lightagentd.telemetry.otlp import Signal, request
 from lightagentd.telemetry.position import Position
 from lightagentd.telemetry.receiver import NotTaken, Receiver, checked
 from lightagentd.telemetry.spans import TOPICS, Done, Event, done_of, span
+from lightagentd.text.reason import reason
 from lightagentd.unattended.asking import CONNECT_TIMEOUT_S, run_until_told
 
 _log = logging.getLogger("lightagentd.telemetry")
@@ -46,9 +49,13 @@ Batch = list[tuple[Event, Done, dict[str, Any]]]
 class Service:
     """`await run()` follows and sends until it is cancelled."""
 
-    def __init__(self, telemetry: Telemetry, state: Path, *, control: Path | None = None) -> None:
-        """`state` is the file that says how far everything was sent."""
-        self._telemetry, self._state, self._control = telemetry, state, control
+    def __init__(
+        self, telemetry: Telemetry, state: Path, *, control: Path | None = None, told: Path | None = None
+    ) -> None:
+        """`state` is the file that says how far everything was sent, and `told` the one that has the daemon
+        know of a problem.
+        """
+        self._telemetry, self._state, self._control, self._told = telemetry, state, control, told
         self._receiver = Receiver(telemetry)
         self._position: Position | None = None
         self._pending: Batch = []
@@ -155,11 +162,21 @@ class Service:
         await asyncio.to_thread(positions.store, self._state, self._position)
 
     def _tell(self, problem: str | None = None) -> None:
-        """Tell the service manager how it is; with None, what is known of that."""
-        if problem is not None:
+        """Tell the service manager how it is, and the daemon of a problem; with None, as before."""
+        if problem is not None and problem != self.problem:
             self.problem = problem
+            self._tell_daemon()
         said = self.problem or f"sending to {self._telemetry.endpoint}"
         notify(f"READY=1\nSTATUS={said[:STATUS_MAX]}")
+
+    def _tell_daemon(self) -> None:
+        if self._told is None:
+            return
+        try:
+            with whole_file(self._told, mode=0o644) as file:
+                file.write(self.problem.encode())
+        except OSError as err:
+            _log.warning("%s cannot be written: %s", self._told, reason(err))
 
 
 async def _read(replies: AsyncGenerator[dict[str, Any]], events: asyncio.Queue[Event]) -> None:
@@ -192,7 +209,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     try:
         config, _ = load(options.folder or default_paths().config)
-        service = Service(checked(config.telemetry), options.state, control=options.socket)
+        runtime = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+        told = Path(runtime) / PROBLEM if runtime else None
+        service = Service(checked(config.telemetry), options.state, control=options.socket, told=told)
     except LightagentError as err:
         notify(f"STATUS={err.message}")
         parser.exit(err.exit_status, f"<3>{err.message} {err.suggestion}\n")

@@ -23,12 +23,14 @@ OWN_UNITS = (
     "lightagent-prompt@daily.timer",
     "lightagent-triggers.service",
     "lightagent-triggers.path",
+    "lightagent-telemetry.service",
 )
 EXPOSURE = {
     UNIT: 1.2,
     "lightagent-triage@dbus.service.service": 1.0,
     "lightagent-prompt@daily.service": 2.5,
     "lightagent-triggers.service": 2.6,
+    "lightagent-telemetry.service": 2.6,
 }
 HANGING = """
 import asyncio, signal, time

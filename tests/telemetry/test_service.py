@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lightagentd.client import pause
-from lightagentd.config.telemetry import Telemetry
+from lightagentd.config.telemetry import Telemetry, problem_file
 from lightagentd.errors import ConfigError, StorageError
 from lightagentd.host.paths import Paths
 from lightagentd.telemetry import position
@@ -29,7 +29,8 @@ async def sending(paths: Paths, receiver: OtlpReceiver, **more: Any) -> AsyncIte
     keys: dict[str, Any] = {"endpoint": receiver.endpoint, "interval_s": 0.05, "timeout_s": 2.0, **more}
     telemetry = Telemetry(**keys)
     state = paths.state / "telemetry.json"
-    service = Service(telemetry, state, control=paths.socket)
+    told = write(problem_file(paths.runtime), "")
+    service = Service(telemetry, state, control=paths.socket, told=told)
     task = asyncio.create_task(service.run())
     try:
         await until(state.exists)
@@ -131,7 +132,7 @@ async def test_what_is_refused_is_given_up_and_told(paths: Paths, quick: None) -
         session = await it.session()
         for said in ("status 400 (no)", "refused 1 of what was sent: too old"):
             await it.prompt(session)
-            await until(lambda said=said: said in service.problem)  # type: ignore[misc]
+            await until(lambda said=said: said in "".join(it.daemon.problems()))  # type: ignore[misc]
         await it.prompt(session)
         await until(lambda: service.problem == "" and not receiver.replies)
     assert receiver.metrics == []
@@ -146,6 +147,8 @@ async def test_it_goes_on_where_it_stopped(paths: Paths, quick: None) -> None:
             async with sending(paths, receiver):
                 await it.prompt(session)
                 await until(lambda: tokens(receiver) == 15)
+                last = it.stored(topic="session.turn")[-1].seq
+                await until(lambda: position.read(state) == position.Position(traces=last, metrics=last))
             before = position.read(state)
             await it.prompt(session)  # nobody follows
             assert position.read(state) == before

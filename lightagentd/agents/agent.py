@@ -270,7 +270,7 @@ class Agent:
         """Close the model clients; no turn runs any more."""
         parts, self.parts = self.parts, None
         if parts is not None:
-            for client in (*parts.clients, *parts.last_resort):
+            for client in parts.all_clients:
                 await client.close()
 
     def release_queues(self) -> None:

@@ -49,6 +49,8 @@ class Choice:
     system: str = ""
     """More text for the system prompt."""
     max_steps: int | None = None
+    deliberate: bool | None = None
+    """Whether drafts of a plan come first; None as the agent has it."""
     schema: dict[str, Any] | None = field(default=None, hash=False)
     """The JSON Schema that the answer has to fit."""
     stubs: tuple[Stub, ...] | None = field(default=None, hash=False)
@@ -77,6 +79,7 @@ class Choice:
             **dict.fromkeys(("model", "system"), str),
             **dict.fromkeys(("tools", "effects", "skills", "stubs"), list),
             max_steps=int,
+            deliberate=bool,
             schema=dict,
         )
         for name in ("tools", "skills"):
@@ -100,6 +103,7 @@ async def chosen(
     max_steps: int | None = None,
     schema: Any = None,
     stubs: Any = None,
+    deliberate: bool | None = None,
 ) -> Choice:
     """The choice in what a caller gave; `admit` says whether an agent has it. `schema` is an object or its
     text, `stubs` a list of objects. Raises InvalidArgument, SchemaInvalid, LimitExceeded.
@@ -123,6 +127,7 @@ async def chosen(
         tools=None if tools is None else tuple(dict.fromkeys(tools)),
         effects=None if effects is None else tuple(dict.fromkeys(map(_effect, effects))),
         max_steps=max_steps,
+        deliberate=deliberate,
         schema=None if schema is None else await checked_schema(schema),
         stubs=None if stubs is None else stubs_in(stubs),
     )
@@ -157,6 +162,12 @@ def admit(choice: Choice, parts: AgentParts, model: str = "") -> None:
             f" {choice.max_steps}.",
             field="max_steps",
             suggestion="Choose fewer, or have an administrator raise max_steps in the agent's limits.",
+        )
+    if choice.deliberate and now.definition.front.deliberate is None:
+        raise ChoiceTooWide(
+            f"The agent {agent} does not deliberate.",
+            field="deliberate",
+            suggestion="It costs model calls; an administrator allows it in AGENT.md with deliberate: {}",
         )
     if choice.schema is not None:
         parts.clients_for(choice.model or model, schema=True)

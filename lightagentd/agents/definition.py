@@ -16,6 +16,7 @@ The keys of the front matter are all optional; an unknown key is refused by name
     extra_body: {more fields of each request to these}
     context_skill: the skill whose report is part of the system prompt at the beginning of each turn
     plan_tools: observe, or none when no call at all may run while a plan is drafted
+    deliberate: {breadth, depth, judge, when}: drafts of a plan before a turn, see `agents.deliberating`
     limits: {max_steps, turn_timeout_s, max_queue}
     memory: {the keys of [memory.policy], which they narrow: scopes, allowed_sources, store, ...}
 """
@@ -35,6 +36,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from lightagentd import frontmatter
+from lightagentd.agents.deliberating import Deliberate
 from lightagentd.agents.kits.folder import AGENTS, check_above, check_owned, folders_in, is_kit
 from lightagentd.config.configuration import Seconds, check_place
 from lightagentd.config.memory import MemoryPolicy
@@ -92,6 +94,7 @@ class AgentFrontMatter(BaseModel):
     temperature: float | None = Field(default=None, ge=0, le=2, strict=True)
     extra_body: dict[str, Any] = Field(default_factory=dict)
     context_skill: str = Field(default="", pattern=r"^[a-z0-9][a-z0-9_-]*$|^$", max_length=64)
+    deliberate: Deliberate | None = None
     limits: AgentLimits = Field(default_factory=AgentLimits)
     memory: MemoryPolicy = Field(default_factory=MemoryPolicy)
 

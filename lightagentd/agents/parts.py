@@ -92,6 +92,8 @@ class AgentParts:
     clients: Sequence[ModelClient]
     last_resort: Sequence[ModelClient]
     shared: SharedParts
+    judge: ModelClient | None = None
+    """The model that judges drafts of plans, where that is not the one that is asked."""
     steps: int | None = None
     """The most steps where that is not what the definition says."""
 
@@ -153,12 +155,17 @@ class AgentParts:
         check_schema_client(found[0])
         return [client for client in found if client.name != RUNBOOK]
 
+    @property
+    def all_clients(self) -> list[ModelClient]:
+        return [*self.clients, *self.last_resort, *([self.judge] if self.judge is not None else [])]
+
     def recording_problems(self) -> list[str]:
         """Why the exchanges with its models are not recorded although they should be, as sentences."""
         from lightagentd.llm.recording import Recorder
 
-        clients = (*self.clients, *self.last_resort)
-        return [client.problem for client in clients if isinstance(client, Recorder) and client.problem]
+        return [
+            client.problem for client in self.all_clients if isinstance(client, Recorder) and client.problem
+        ]
 
     async def system_prompt(self, session: Session, *more: str) -> str:
         """The system prompt of the session's next turn, with more sections. Raises StorageError."""

@@ -234,7 +234,7 @@ class Registry:
         )
         try:
             made = self.shared.model_clients.of(definition)
-            for client in (*made.own, *made.last_resort):
+            for client in made.all:
                 await client.close()
         except LightagentError:
             await asyncio.to_thread(shutil.rmtree, definition.path.parent)
@@ -348,6 +348,7 @@ class Registry:
                 definition=definition,
                 clients=clients.own,
                 last_resort=clients.last_resort,
+                judge=clients.judge,
                 shared=self.shared,
             )
 

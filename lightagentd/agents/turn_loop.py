@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from lightagentd.agents import hook_phases
 from lightagentd.agents.answers.judging import accept, instruction, said_in
 from lightagentd.agents.context_skill import context_of
+from lightagentd.agents.deliberation import with_plan
 from lightagentd.agents.model_calls.asking import Asking
 from lightagentd.agents.model_calls.call import Reply, store_unwatched
 from lightagentd.agents.model_calls.metering.ledger import Whose
@@ -251,6 +252,7 @@ class TurnLoop:
         limit, holder = parts.max_steps, session.record.holder
         if resumed is not None:
             await self._resume(resumed)
+        system = await with_plan(turn, parts, asking, system)
         for number in range(turn.steps_done + 1, limit + 1):
             with within(request_id=new_id("req")) as context:
                 await self._shared.mail.deliver(turn)

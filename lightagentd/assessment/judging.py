@@ -16,7 +16,7 @@ from lightagentd.assessment.cases import Answer, Case, Judge, WantedCall
 from lightagentd.assessment.transcript import Call, Transcript, cut
 from lightagentd.config.stubs import fits
 from lightagentd.errors import LightagentError
-from lightagentd.text.strict_json import BadJson, decoded
+from lightagentd.text.strict_json import BadJson, decoded, in_fence
 
 _ENDS_RUN = (
     errors.BudgetExceeded,
@@ -131,7 +131,7 @@ def _of_json(wanted: Answer, found: Transcript) -> Iterator[str]:
     value = found.data
     if value is None:
         try:
-            value = decoded(_in_fence(found.answer), depth=50)
+            value = decoded(in_fence(found.answer), depth=50)
         except BadJson as err:
             yield f"The answer is not JSON: {err}."
             return
@@ -191,12 +191,6 @@ def _told(call: Call) -> str:
 
 def _short(value: Any) -> str:
     return cut(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), _MOST_SHOWN)
-
-
-def _in_fence(text: str) -> str:
-    """The text in a block of code, where an answer is nothing else."""
-    found = re.fullmatch(r"\s*```\w*\n(.*)\n```\s*", text, re.DOTALL)
-    return found[1] if found else text
 
 
 def _at(value: Any, path: str) -> Any:

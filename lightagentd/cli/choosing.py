@@ -31,6 +31,11 @@ _OPTIONS = (
         "--max-steps", metavar="NUMBER", type=int, help="Fewer steps than the agent may take otherwise."
     ),
     click.option(
+        "--deliberate/--no-deliberate",
+        default=None,
+        help="Have drafts of a plan made and judged first, or not; the agent must have 'deliberate'.",
+    ),
+    click.option(
         "--schema",
         "schema_file",
         metavar="FILE",
@@ -54,6 +59,7 @@ def chosen(
     tools: tuple[str, ...],
     effects: tuple[str, ...],
     max_steps: int | None,
+    deliberate: bool | None,
     schema_file: str | None,
 ) -> dict[str, Any]:
     """The parameters of `Sessions.Prompt`. Raises what `read_file` does."""
@@ -67,6 +73,7 @@ def chosen(
         "tools": _listed(tools),
         "effects": _listed(effects),
         "max_steps": max_steps,
+        "deliberate": deliberate,
         "schema": schema,
     }
 

@@ -142,7 +142,7 @@ class _Builder:
         if not step.children:
             step.begin_us = min(step.begin_us, begin_us)
         node = Node(kind="model", name=str(data.get("model", "")), begin_us=begin_us, end_us=event["time"])
-        node.result = "ok" if event["type"] == "response" else event["type"]
+        node.result = "ok" if event["type"] in ("response", "deliberation") else event["type"]
         node.detail = {name: data.get(name) for name in ("prompt_tokens", "completion_tokens", "cost")}
         node.detail["finish_reason"] = data.get("finish_reason", "")
         node.events.append(event["seq"])

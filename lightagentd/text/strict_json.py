@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from lightagentd.text.reason import reason
 
+_FENCE = re.compile(r"\s*```\w*\n(.*)\n```\s*", re.DOTALL)
 MAX_VALUES = 50_000
 """How many values `counting` lets pass: json makes that many in about 50 ms, while nothing else runs."""
 _MAX_BYTES_OUTSIDE = 64 * MAX_VALUES
@@ -31,6 +33,12 @@ class BadJson(ValueError):
 
 class TooDeep(BadJson):
     """Lists and objects are nested too deeply."""
+
+
+def in_fence(text: str) -> str:
+    """The text in a block of code, where it is nothing else, as models write JSON."""
+    found = _FENCE.fullmatch(text)
+    return found[1] if found else text
 
 
 def decoded(data: str | bytes, *, depth: int, surrogates: bool = True) -> Any:

@@ -177,7 +177,7 @@ class Kits:
             made = self._shared.model_clients.of(definition)
         except LightagentError as err:
             return [f"The agent {definition.name}: {err.message}"]
-        for client in (*made.own, *made.last_resort):
+        for client in made.all:
             await client.close()
         return []
 

@@ -9,7 +9,7 @@ ends; no other model is asked.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ from lightagentd.llm.protocol import (
     Finish,
     Function,
     Message,
+    ModelClient,
     Part,
     ReasoningDelta,
     Request,
@@ -80,7 +81,7 @@ class Asking:
         self._history = parts.history
         self._session = turn.session
         self._stream = turn.stream
-        self._meter = meter
+        self.meter = self._meter = meter
         self._results = results
         self._said = turn.said
         self._calls = ModelCalls(
@@ -156,6 +157,20 @@ class Asking:
                 message = f"The answer was cut: {words.format(reply.model)}"
                 self._stream.emit(turn_events.Notice(code=code, message=message))
             return reply
+
+    @property
+    def client(self) -> ModelClient:
+        """The model that is asked now."""
+        return self._clients[0]
+
+    async def aside(
+        self, client: ModelClient, request: Request, hear: Callable[[Part], Awaitable[None]]
+    ) -> Reply:
+        """A call that is no step of the turn, and that nobody watches; whoever makes it counts the reply.
+
+        Raises ModelError, BudgetExceeded, StorageError, and what `hear` raises.
+        """
+        return await self._calls.make(client, request, hear)
 
     def close(self) -> None:
         """The turn is over."""

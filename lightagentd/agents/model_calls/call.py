@@ -17,7 +17,7 @@ from lightagentd.agents.model_calls.metering.meter import Meter
 from lightagentd.errors import ModelError
 from lightagentd.events.history import Change, History, NewEvent
 from lightagentd.events.model import Event
-from lightagentd.events.types.agent import ModelAnswered, ModelBrokeOff, ModelSummedUp
+from lightagentd.events.types.agent import ModelAnswered, ModelBrokeOff, ModelDeliberated, ModelSummedUp
 from lightagentd.llm.protocol import (
     Finish,
     Message,
@@ -51,20 +51,24 @@ class Reply:
         return self.finish.usage
 
     def stored(
-        self, meter: Meter, *, counted_calls: int = 0, summary: bool = False, step: int = 0
+        self,
+        meter: Meter,
+        *,
+        counted_calls: int = 0,
+        step: int = 0,
+        kind: type[ModelAnswered | ModelSummedUp | ModelDeliberated] = ModelAnswered,
     ) -> tuple[list[NewEvent], list[Change]]:
         """Count the call, once; returns its event and the changes that must commit with it.
 
-        `counted_calls` is the number of tool calls for which the budgets have room. `summary` says that the
-        call was made to shorten a conversation, and is no step of a turn; else `step` is that.
+        `counted_calls` is the number of tool calls for which the budgets have room. `kind` says what the call
+        was made for: the step `step` of a turn, or another thing.
         """
         known = self.usage is not None
         usage = self.usage or self.estimate
         changes = meter.count(self.model, usage, calls=counted_calls, known=known)
         cost = None if usage is None else meter.ledger.cost(self.model, usage)
         usage = usage or Usage()
-        kind = ModelBrokeOff if self.failed else ModelSummedUp if summary else ModelAnswered
-        event = kind(
+        event = (ModelBrokeOff if self.failed else kind)(
             model=self.model,
             finish_reason=self.finish.reason,
             tool_calls=len(self.calls),

@@ -29,10 +29,17 @@ from lightagentd.skills import SkillCatalog
 
 @dataclass(frozen=True, kw_only=True)
 class Clients:
-    """An agent's own model and its fallbacks, followed by those of `[models] fallback`."""
+    """An agent's own model and its fallbacks, followed by those of `[models] fallback`. `judge` is the model
+    that judges drafts of plans, if it is one of its own.
+    """
 
     own: list[ModelClient]
     last_resort: list[ModelClient]
+    judge: ModelClient | None = None
+
+    @property
+    def all(self) -> list[ModelClient]:
+        return [*self.own, *self.last_resort, *([self.judge] if self.judge is not None else [])]
 
 
 class ModelClients:
@@ -73,7 +80,7 @@ class ModelClients:
 
     def of(self, definition: AgentDefinition) -> Clients:
         """New clients for an agent that starts. Raises ConfigError."""
-        own, behind = self._recipes(definition)
+        own, behind, judge = self._recipes(definition)
         catalog = self._catalog(definition)
         make = partial(
             client_of,
@@ -90,20 +97,23 @@ class ModelClients:
                 last_resort.append(make(recipe))
             except ConfigError as err:
                 self._unmade[model] = err
-        self._made_of[definition.name] = [*own, *behind.values()]
-        return Clients(own=made, last_resort=last_resort)
+        self._made_of[definition.name] = [*own, *behind.values(), *judge]
+        return Clients(own=made, last_resort=last_resort, judge=make(judge[0]) if judge else None)
 
     def changed(self, definition: AgentDefinition) -> bool:
         """Whether the agent's clients would differ now. Raises ConfigError when they cannot be made."""
-        own, behind = self._recipes(definition)
-        return self._made_of.get(definition.name) != [*own, *behind.values()]
+        own, behind, judge = self._recipes(definition)
+        return self._made_of.get(definition.name) != [*own, *behind.values(), *judge]
 
-    def _recipes(self, definition: AgentDefinition) -> tuple[list[Recipe], dict[str, Recipe]]:
-        """The recipes of an agent's own models, and by model those of the common fallbacks."""
+    def _recipes(self, definition: AgentDefinition) -> tuple[list[Recipe], dict[str, Recipe], list[Recipe]]:
+        """The recipes of an agent's own models, by model those of the common fallbacks, and that of the judge
+        of plans, if it has one.
+        """
         front, own = definition.front, self.named_by(definition)
+        judge = front.deliberate.judge_model if front.deliberate is not None else ""
         at_home = own[0].partition("/")[0]
         found = []
-        for model in own:
+        for model in [*own, *([judge] if judge else [])]:
             # An agent's own address is that of its model's provider, and no other's.
             here = model.partition("/")[0] == at_home
             found.append(
@@ -123,7 +133,7 @@ class ModelClients:
                     behind[model] = recipe_of(model, self.models, metadata=self._metadata)
                 except ConfigError as err:
                     self._unmade[model] = err  # it keeps no agent from its work
-        return found, behind
+        return found[: len(own)], behind, found[len(own) :]
 
 
 def store_circuit(history: History, circuit: CircuitState) -> None:

@@ -70,6 +70,7 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
         max_steps: int | None = None,
         schema: Any = None,
         stubs: Any = None,
+        deliberate: bool | None = None,
     ) -> AsyncGenerator[api.TurnEvent, None]:
         """Prompt an agent and stream the turn. Without session the caller's current one with the agent goes
         on, or with new a fresh one begins. The turn goes on when the caller hangs up. With unattended nobody
@@ -82,21 +83,23 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
         empty) and effects are those that the turn may use, and the agents that it asks; max_steps is at most
         the agent's own limit. With schema, a JSON Schema as an object or as its text, the answer is JSON that
         fits it: the event done has it as data, too. The model is asked once more when it does not fit, then
-        the turn ends with the error answer_misfit.
+        the turn ends with the error answer_misfit. deliberate has drafts of a plan made and judged first, for
+        an agent with deliberate in its AGENT.md, or with false none; each is a model call that counts.
 
         stubs are for assessments: a list of objects with tool, action, args (what the call's arguments have
         in them), and output or error. A call that one matches runs nowhere, and its result is the stub's.
         With stubs, even an empty list, a call that none matches runs only if it observes, and only the first
         model is asked.
         """
-        if session:
-            caller, _, _ = await self._access.admit_to(caller, Operation.PROMPT, session)
-        else:
-            caller = await self._access.admit(caller, Operation.PROMPT, agent=agent)
-        await self._access.check_open(caller)
-        self._panic.check()
+        caller = await self._admitted(caller, agent, session)
         choice = await chosen(
-            model=model, tools=tools, effects=effects, max_steps=max_steps, schema=schema, stubs=stubs
+            model=model,
+            tools=tools,
+            effects=effects,
+            max_steps=max_steps,
+            schema=schema,
+            stubs=stubs,
+            deliberate=deliberate,
         )
         if len(correlation_id) > 256:
             raise InvalidArgument("The correlation id is longer than 256 characters.", field="correlation_id")
@@ -111,6 +114,16 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
         async with aclosing(watcher.events()) as events:
             async for event in events:
                 yield await self._access.for_caller(event, caller, name)
+
+    async def _admitted(self, caller: Caller, agent: str, session: str) -> Caller:
+        """The caller who may prompt the agent, or go on with the session. Raises what `Access` does."""
+        if session:
+            caller, _, _ = await self._access.admit_to(caller, Operation.PROMPT, session)
+        else:
+            caller = await self._access.admit(caller, Operation.PROMPT, agent=agent)
+        await self._access.check_open(caller)
+        self._panic.check()
+        return caller
 
     @method("SendEvent", returns="handled")
     async def send_event(
@@ -142,12 +155,7 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
         unless allow_activate_skill. sub_agent_name is a member of the team that handles it. With unattended
         nobody is asked for approvals. content counts as text from outside, unless outside is false.
         """
-        if session:
-            caller, _, _ = await self._access.admit_to(caller, Operation.PROMPT, session)
-        else:
-            caller = await self._access.admit(caller, Operation.PROMPT, agent=agent)
-        await self._access.check_open(caller)
-        self._panic.check()
+        caller = await self._admitted(caller, agent, session)
         check_prompt(content, self._now.config.limits.max_prompt_bytes)
         how = Aside(
             system_append=system_append,
@@ -182,9 +190,10 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
         effects: list[str] | None = None,
         max_steps: int | None = None,
         schema: Any = None,
+        deliberate: bool | None = None,
     ) -> api.Answer:
         """Prompt an agent and wait for the final answer; Sessions.Prompt streams instead, and says what
-        model, tools, effects, max_steps and schema mean.
+        model, tools, effects, max_steps, schema and deliberate mean.
         """
         check_timeout(timeout_s)
         events = self.prompt(
@@ -198,6 +207,7 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
             effects=effects,
             max_steps=max_steps,
             schema=schema,
+            deliberate=deliberate,
         )
         try:
             async with asyncio.timeout(timeout_s):

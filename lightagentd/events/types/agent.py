@@ -78,6 +78,15 @@ class ModelSummedUp(_ModelCall, topic="agent.llm_response", type="summary", sour
     > What was left out: lactl events --topic session.compacted"""
 
 
+class ModelDeliberated(_ModelCall, topic="agent.llm_response", type="deliberation", source="agent"):
+    """A model drafted or judged plans before the first step of a turn."""
+
+    catalog = """A model thought about a plan for the agent @AGENT@
+    Before the first step of the turn @TRACE_ID@ a model was asked for a draft of a plan, or to judge drafts,
+    as the definition of the agent or the prompt wants it. The call is counted like every other.
+    > The drafts and their scores: lactl trace show @TRACE_ID@"""
+
+
 class ModelBrokeOff(_ModelCall, topic="agent.llm_response", type="failed", source="agent"):
     """A model call came to nothing: it was cancelled, refused, broke off, or its answer was empty."""
 

@@ -18,6 +18,7 @@ from lightagentd.events.types import (
     approval,
     assessment,
     daemon,
+    deliberation,
     flow,
     history,
     hook,
@@ -33,6 +34,7 @@ from lightagentd.events.types.event_type import ANY, TYPES, EventType
 
 MODULES: tuple[ModuleType, ...] = (
     agent,
+    deliberation,
     session,
     tool,
     trigger,

@@ -35,6 +35,7 @@ from lightagentd.api import turn_events
 from lightagentd.errors import ContextFull, ModelError, ModelRejected, NotFound
 from lightagentd.events.history import Change, History
 from lightagentd.events.model import Event
+from lightagentd.events.types.agent import ModelSummedUp
 from lightagentd.events.types.session import SessionCompacted
 from lightagentd.llm.protocol import Function, Message, ModelClient, Part, Request, TextDelta
 
@@ -183,7 +184,7 @@ class Compactor:
 
     async def _store(self, what: dict[str, Any], summary: str, reply: Reply | None) -> None:
         """Store the summary, its event and its usage in one transaction."""
-        events, changes = ([], []) if reply is None else reply.stored(self._meter, summary=True)
+        events, changes = ([], []) if reply is None else reply.stored(self._meter, kind=ModelSummedUp)
         value = {"summary": summary, **what}
         compacted = SessionCompacted(**value).event()
         change = Change(state=STATE, key=self._session.id, value=value)

@@ -43,6 +43,13 @@ if TYPE_CHECKING:
 MAX_TIMEOUT_S = 86_400.0
 
 
+def _checked_id(correlation_id: str) -> str:
+    """Raises InvalidArgument for a correlation id that is too long."""
+    if len(correlation_id) > 256:
+        raise InvalidArgument("The correlation id is longer than 256 characters.", field="correlation_id")
+    return correlation_id
+
+
 class Conversations(Operations, interface="org.lightagent1.Sessions"):
     """What is said in sessions."""
 
@@ -101,11 +108,9 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
             stubs=stubs,
             deliberate=deliberate,
         )
-        if len(correlation_id) > 256:
-            raise InvalidArgument("The correlation id is longer than 256 characters.", field="correlation_id")
         asked = Asked(
             prompt=self._composed(text, attachments or [], outside=outside),
-            correlation_id=correlation_id,
+            correlation_id=_checked_id(correlation_id),
             unattended=unattended,
             outside=outside or bool(attachments),
             choice=choice,

@@ -51,6 +51,8 @@ class Choice:
     max_steps: int | None = None
     deliberate: bool | None = None
     """Whether drafts of a plan come first; None as the agent has it."""
+    alone: bool | None = None
+    """Whether the turn has nothing at all but `tools`: nothing that agents have besides."""
     schema: dict[str, Any] | None = field(default=None, hash=False)
     """The JSON Schema that the answer has to fit."""
     stubs: tuple[Stub, ...] | None = field(default=None, hash=False)
@@ -80,6 +82,7 @@ class Choice:
             **dict.fromkeys(("tools", "effects", "skills", "stubs"), list),
             max_steps=int,
             deliberate=bool,
+            alone=bool,
             schema=dict,
         )
         for name in ("tools", "skills"):
@@ -235,6 +238,8 @@ def narrowed(
     for name, one in (("tools", choice.tools), ("skills", choice.skills)):
         lists[name] = both(lists[name], one)
     effects = [one for one in effects if choice.effects is None or one in choice.effects]
+    if choice.alone:
+        definition, lists["context_skill"] = replace(definition, alone=True), ""
     update = {
         name: one for name, one in (lists | {"effects": effects}).items() if one != getattr(front, name)
     }

@@ -17,6 +17,7 @@ The keys of the front matter are all optional; an unknown key is refused by name
     context_skill: the skill whose report is part of the system prompt at the beginning of each turn
     plan_tools: observe, or none when no call at all may run while a plan is drafted
     deliberate: {breadth, depth, judge, when}: drafts of a plan before a turn, see `agents.deliberating`
+    learn: true when it reflects on conversations that are idle, and proposes memories
     limits: {max_steps, turn_timeout_s, max_queue}
     memory: {the keys of [memory.policy], which they narrow: scopes, allowed_sources, store, ...}
 """
@@ -95,6 +96,7 @@ class AgentFrontMatter(BaseModel):
     extra_body: dict[str, Any] = Field(default_factory=dict)
     context_skill: str = Field(default="", pattern=r"^[a-z0-9][a-z0-9_-]*$|^$", max_length=64)
     deliberate: Deliberate | None = None
+    learn: bool = False
     limits: AgentLimits = Field(default_factory=AgentLimits)
     memory: MemoryPolicy = Field(default_factory=MemoryPolicy)
 
@@ -172,6 +174,9 @@ class AgentDefinition:
     kit: str = ""
     """The agent to whose kit it belongs, as a member of it; empty for an agent that others may ask."""
 
+    alone: bool = False
+    """Whether it has nothing but the actions that `tools` names: for a turn of the daemon's own."""
+
     @property
     def folder(self) -> Path:
         """The folder of its definition, and of its kit."""
@@ -180,6 +185,8 @@ class AgentDefinition:
     def offers(self, tool: str, action: str) -> bool:
         """Whether the agent may use this action at all."""
         allowed = self.front.tools
+        if self.alone:
+            return f"{tool}.{action}" in (allowed or ())
         if (tool, action) == TO_PARENT or ((tool, action) == SEARCH and allowed):
             return True
         if tool == "flows":
@@ -207,6 +214,8 @@ class AgentDefinition:
             *self._missing("skills", [name for name in own if name not in skills], skills),
             *self._missing("agents", asked, agents),
         ]
+        if self.front.learn and not self.offers("memory", "remember"):
+            found.append(f"The agent {self.name} is to learn, but has not the tool memory.remember.")
         if context and context not in skills:
             found.append(f"The agent {self.name} names a context_skill that does not exist: {context}.")
         if own and not (self.offers("skill", "load") or self.offers("skill", "run")):

@@ -102,7 +102,7 @@ async def with_plan(turn: Turn, parts: AgentParts, asking: Asking, system: str) 
     Raises BudgetExceeded, StorageError.
     """
     how, wanted = parts.definition.front.deliberate, turn.choice.deliberate
-    if how is None or not (how.when == "always" if wanted is None else wanted):
+    if how is None or turn.choice.alone or not (how.when == "always" if wanted is None else wanted):
         return system
     plan = _taken_before(turn)
     if plan is None and not turn.steps_done:

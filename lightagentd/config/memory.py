@@ -109,6 +109,12 @@ class Memory(Section):
     """How many memories one user may have, candidates among them."""
     prompt_chars: int = Field(default=4000, ge=0, le=100_000)
     """How much of an owner's memories stands in the system prompt, the surest and newest first."""
+    learn_idle_s: float = Field(default=600.0, gt=0.0, le=86_400.0)
+    """How long nothing happens in a conversation before an agent with `learn: true` reflects on it."""
+    learn_steps: int = Field(default=4, ge=1, le=100)
+    """How many steps such a turn has at most."""
+    learn_tokens: int = Field(default=200_000, ge=0)
+    """How many tokens reflection may use for one user in a day (UTC); none begins after that."""
     policy: MemoryPolicy = Field(default_factory=MemoryPolicy)
     stores: dict[Name, MemoryStore] = Field(default_factory=dict)
 

@@ -43,7 +43,7 @@ from lightagentd.tool import Effect
 
 TRIGGERS = "triggers"
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}\Z")
-_RESERVED = frozenset({"person", "unattended", "check", "context", "triage"})
+_RESERVED = frozenset({"person", "unattended", "check", "context", "triage", "reflection"})
 PROMPT = "prompt@"
 """What the name of a trigger begins with that is a prompt of a unit."""
 Change = Literal["create", "delete", "modify", "close_write", "attrib", "move"]

@@ -20,6 +20,7 @@ from lightagentd import __version__, api
 from lightagentd.agents.flows.files import FlowFiles
 from lightagentd.agents.flows.flows import Flows
 from lightagentd.agents.kits.store import recover
+from lightagentd.agents.reflection import Reflections
 from lightagentd.agents.registry import Registry
 from lightagentd.agents.sessions.deletion import Deletion
 from lightagentd.agents.triggers.sources import EventSources
@@ -183,6 +184,7 @@ class Daemon:
 
     async def _ready(self) -> None:
         self.upkeep.start()
+        self.reflections.start()
         await self._tell(kinds.DaemonReady(message=f"serving on {self.paths.socket}"))
         self.recovery.serve()
 
@@ -223,6 +225,7 @@ class Daemon:
         self.registry = Registry(parts)
         self.flows = Flows(self.registry, FlowFiles(self.paths.config, parts.content))
         self.triggers = Triggers(self.registry, files, self.flows)
+        self.reflections = Reflections(self.registry, self.now.config.memory)
         self.event_sources = EventSources(self.triggers, self.history, self.feed)
         self.bus_link = BusLink(bus_of(self.now.config.daemon.bus))
         # On any other bus somebody else could own polkit's name.
@@ -271,6 +274,7 @@ class Daemon:
             self._beginning.cancel()
             await asyncio.wait([self._beginning])
         await self.upkeep.close()
+        await self.reflections.close()
         await self.service.safety.close()
         await self.event_sources.close()
         await self.triggers.close()
@@ -300,6 +304,7 @@ class Daemon:
         """Take no new work and let running turns end, for as long as the configuration says."""
         self.now.draining = True
         self.pool.source.leave()
+        await self.reflections.close()
         await self.event_sources.close()
         await self.triggers.close()
         with contextlib.suppress(TimeoutError):

@@ -17,6 +17,9 @@ CHECK = "check"
 CONTEXT = "context"
 """The trigger of the skill whose report is part of an agent's system prompt."""
 
+REFLECTION = "reflection"
+"""The trigger of a turn that proposes what to learn from a conversation (`agents.reflection`)."""
+
 BUILT_IN_RULES = frozenset(
     {
         "agent-tools",

@@ -20,6 +20,7 @@ from lightagentd.errors import PolicyDenied
 from lightagentd.events.model import current_context
 from lightagentd.memory.entries import MAX_CHARS, MAX_TAGS, Entry
 from lightagentd.memory.memories import SURE_ENOUGH, Memories, Wanted
+from lightagentd.policy.call import REFLECTION
 from lightagentd.policy.decide import PERSON
 from lightagentd.tool import Args, Result, Tool
 
@@ -86,22 +87,23 @@ class Memory(Tool):
         asks for.
         """
         by_agent, why = _limits(ctx, for_all=args.for_all_agents or args.scope == "machine")
+        session, tags = _from_where(ctx, args.tags)
         expires_us = time.time_ns() // 1000 + (args.expires_in_days or 0) * _DAY_US
         entry = await self._memories.remember(
             Wanted(
                 owner=ctx.owner,
                 agent="" if args.for_all_agents else ctx.agent,
                 scope=args.scope,
-                source="tool" if by_agent and ctx.origin.tainted else None,
+                source=_source(ctx, by_agent=by_agent),
                 from_agent=ctx.agent,
                 why=why,
                 text=args.text,
-                tags=args.tags,
+                tags=tags,
                 confidence=args.confidence,
                 expires_us=expires_us if args.expires_in_days else None,
                 by_agent=by_agent,
                 candidate=bool(why),
-                session=ctx.origin.session_id,
+                session=session,
                 trace_id=current_context().trace_id,
             )
         )
@@ -153,6 +155,22 @@ def _limits(ctx: BuiltinContext, *, for_all: bool) -> tuple[bool, str]:
     if ctx.origin.trigger != PERSON:
         return True, "nobody watches this turn"
     return True, "other agents would read it, too" if for_all else ""
+
+
+def _source(ctx: BuiltinContext, *, by_agent: bool) -> Literal["reflection", "tool"] | None:
+    """Where a memory comes from, if not from a person or an untainted conversation."""
+    if ctx.origin.trigger == REFLECTION:
+        return "reflection"
+    return "tool" if by_agent and ctx.origin.tainted else None
+
+
+def _from_where(ctx: BuiltinContext, tags: list[str]) -> tuple[str, list[str]]:
+    """The conversation that a memory is from, and its tags; a lesson of reflection is tagged as one."""
+    origin, session = ctx.origin, ctx.origin.session
+    if origin.trigger != REFLECTION or session is None:
+        return origin.session_id, tags
+    own = [REFLECTION, *(["outside"] if origin.tainted else [])]
+    return session.record.parent, [*own, *(tag for tag in tags if tag not in own)][:MAX_TAGS]
 
 
 def _data(entry: Entry) -> dict[str, object]:

@@ -87,11 +87,13 @@ class SessionRecord:
     """The call of that turn."""
     run: str = ""
     """The run of a flow that it is for."""
+    reflected: int = 0
+    """How many of its turns were reflected on (`agents.reflection`)."""
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> SessionRecord:
         """Read a stored record; records of older versions have fewer fields. Raises HistoryDamaged."""
-        numbers = ("owner", "created_us", "updated_us", "turns")
+        numbers = ("owner", "created_us", "updated_us", "turns", "reflected")
         with decoding("sessions", str(value.get("id"))):
             checked(value, hosts=list, tainted=bool, paused=bool)
             checked(value, **dict.fromkeys(_TEXTS, str), **dict.fromkeys(numbers, int))

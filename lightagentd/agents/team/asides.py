@@ -63,6 +63,8 @@ class Aside:
     correlation_id: str = ""
     tools: Sequence[str] | None = None
     """The tools that it has of the agent's, and `message.parent`; all without."""
+    alone: bool = False
+    """Whether it has `tools` and nothing else at all."""
     effects: tuple[Effect, ...] | None = None
     wait_s: float | None = None
     """How long it waits for room; None for `WAIT_S`."""
@@ -182,7 +184,7 @@ class Asides:
                 for called in [{one.tool, f"{one.tool}.{one.name}"}]
                 if (called & only and not called & gone)
                 or called & set(how.tools_add)
-                or (one.tool, one.name) == TO_PARENT
+                or ((one.tool, one.name) == TO_PARENT and not how.alone)
             )
         skills, prefix = None, how.skills_remove_prefix
         if prefix:
@@ -191,7 +193,12 @@ class Asides:
         most = agent.front.limits.max_steps or self._limits.max_steps
         steps = how.max_steps or min(self._limits.event_steps, most)
         return Choice(
-            tools=tools, skills=skills, effects=how.effects, system=how.system_append, max_steps=steps
+            tools=tools,
+            skills=skills,
+            effects=how.effects,
+            system=how.system_append,
+            max_steps=steps,
+            alone=how.alone or None,
         )
 
     async def _end(self, turn: Turn) -> None:

@@ -25,6 +25,20 @@ class MemoryChanged(EventType):
     promoted_by: int | None = None
 
 
+class ReflectionBegun(EventType, topic="memory.reflection", type="begun"):
+    """A turn begins that proposes what to learn from a conversation, in the session of the event."""
+
+    catalog = """The agent @AGENT@ reflects on a conversation
+    A conversation was idle, and the definition of the agent says that it learns. A turn in a session of its
+    own, which has the memory tool alone, may propose memories. They stay candidates until the user with uid
+    @CALLER_UID@ promotes them.
+    > That user can: lactl memory candidates"""
+    of_session: Text
+    """The conversation."""
+    turns: int
+    """How many turns it had."""
+
+
 class MemoryRemembered(MemoryChanged, topic="memory.remembered", type="remembered"):
     """It is kept: agents read it."""
 

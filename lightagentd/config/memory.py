@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from lightagentd.config.models import CREDENTIAL_NAMES
-from lightagentd.config.section import Section
+from lightagentd.config.section import Seconds, Section
 from lightagentd.text.patterns import parse_pattern
 
 PolicySource = Literal["user", "agent", "reflection", "tool", "import"]
@@ -109,7 +109,7 @@ class Memory(Section):
     """How many memories one user may have, candidates among them."""
     prompt_chars: int = Field(default=4000, ge=0, le=100_000)
     """How much of an owner's memories stands in the system prompt, the surest and newest first."""
-    learn_idle_s: float = Field(default=600.0, gt=0.0, le=86_400.0)
+    learn_idle_s: Seconds = 600.0
     """How long nothing happens in a conversation before an agent with `learn: true` reflects on it."""
     learn_steps: int = Field(default=4, ge=1, le=100)
     """How many steps such a turn has at most."""

@@ -56,7 +56,7 @@ def blocked(on: On, guard: LoadedGuard) -> PolicyDenied:
     reason = f": {guard.guard.reason}" if guard.guard.reason else "."
     return PolicyDenied(
         f"The guard {guard.label} blocks this {_NOUNS[on]}{reason}",
-        suggestion=f"See what it looks for: lactl policy list --guards, and {guard.origin}.",
+        suggestion=f"See what it looks for: lactl policy guards, and {guard.origin}.",
         field="text" if on is On.PROMPT else "attachments" if on is On.ATTACHMENT else "",
     )
 

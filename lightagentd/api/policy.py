@@ -67,3 +67,69 @@ class PolicyReplay:
     changed: int
     skipped: int
     change: PolicyChange | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyGuard:
+    """One guard of policy.d: a rule for text. `match` are classes of text, `conditions` an object with its
+    agents and callers; `origin` is FILE:LINE.
+    """
+
+    name: str
+    on: list[str]
+    action: str
+    match: list[str]
+    pattern: list[str]
+    reason: str
+    conditions: Any
+    origin: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyGuardHit:
+    """A guard that found something in a text, and how often. `unsure`: a pattern took too long, so that the
+    whole text counts as a match.
+    """
+
+    name: str
+    action: str
+    origin: str
+    count: int
+    unsure: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyTextExplanation:
+    """What guards would do to a text. `action` is the strictest, or pass; `text` is what would be left of it,
+    empty when it is blocked.
+    """
+
+    action: str
+    text: str
+    hits: list[PolicyGuardHit]
+    notes: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyTextChange:
+    """A stored text to which other guards would do something. `seq` is the event that has it."""
+
+    seq: int
+    time_us: int
+    agent: str
+    session: str
+    owner: int | None
+    on: str
+    action: str
+    hits: list[PolicyGuardHit]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyTextReplay:
+    """One answer of a replay of texts: a text that guards would act on, and the counts so far; the last has
+    none.
+    """
+
+    judged: int
+    changed: int
+    change: PolicyTextChange | None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -32,13 +32,17 @@ from lightagentd.cli.tools import call_parameters
 from lightagentd.cli.when import FORMS, local, since_time
 from lightagentd.errors import LightagentError
 
+if TYPE_CHECKING:
+    from lightagentd.client import Client
+
 _LOOK_S = 5.0
+_ON = ("prompt", "attachment", "answer", "tool_result", "memory", "event")
 _COLOURS = {"allow": GREEN, "ask": MAGENTA, "deny": RED}
 
 
 @click.group("policy", cls=Group)
 def command() -> None:
-    """Check, list, explain and try the rules of policy.d."""
+    """Check, list, explain and try the rules and guards of policy.d."""
 
 
 @command.command("check")
@@ -56,6 +60,10 @@ def check(settings: Settings, places: tuple[str, ...]) -> None:
     loaded = load_texts(texts)
     examples = sum(len(one.rule.match) + len(one.rule.not_match) for one in loaded.rules)
     found: dict[str, Any] = {"files": list(texts), "rules": len(loaded.rules), "examples": examples}
+    if loaded.guards:
+        found["guards"] = len(loaded.guards)
+        texts_tried = [one.guard.examples for one in loaded.guards]
+        found["examples"] += sum(len(one.match) + len(one.not_match) for one in texts_tried)
     if not places and (in_force := _in_force(settings)):
         found["in_force"] = in_force == loaded.sha256
     if settings.json:
@@ -86,9 +94,30 @@ def list_rules(settings: Settings) -> None:
     listing(settings, settings.call("Policy.List"), columns, spare=("ORIGIN", "REASON"), empty=none)
 
 
+@command.command("guards")
+@click.pass_obj
+def list_guards(settings: Settings) -> None:
+    """List the guards in force, the rules for text.
+
+    The columns: name, action, on what, what it looks for, conditions, origin, reason.
+    """
+    columns: Columns = {
+        "NAME": "name",
+        "ACTION": "action",
+        "ON": lambda one: ",".join(one["on"]),
+        "FINDS": lambda one: ",".join([*one["match"], *one["pattern"]]),
+        "CONDITIONS": _conditions,
+        "ORIGIN": "origin",
+        "REASON": "reason",
+    }
+    none = "There are no guards: only secrets are taken out of texts."
+    spare = ("ORIGIN", "REASON", "CONDITIONS", "FINDS")
+    listing(settings, settings.call("Policy.ListGuards"), columns, spare=spare, empty=none)
+
+
 @command.command("explain")
 @agent_argument
-@click.argument("action", metavar="TOOL.ACTION", shell_complete=action_names)
+@click.argument("action", metavar="[TOOL.ACTION]", required=False, shell_complete=action_names)
 @click.argument("arguments", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option("--args", "whole", metavar="JSON", help="All arguments as one JSON object.")
 @click.option("--trigger", metavar="WORD", help="What began the turn, such as timer; person if not given.")
@@ -103,18 +132,35 @@ def list_rules(settings: Settings) -> None:
 @click.option(
     "--caller", metavar="USER", callback=uid, help="Whose session it is, a name or a uid; yours if not given."
 )
+@click.option("--text", help="What guards do to this text, in place of a call.")
+@click.option("--on", type=click.Choice(_ON), default="prompt", help="What the text is; prompt if not given.")
 @click.pass_obj
 def explain(
-    settings: Settings, /, agent: str, action: str, arguments: tuple[str, ...], whole: str | None, **more: Any
+    settings: Settings,
+    /,
+    agent: str,
+    action: str | None,
+    arguments: tuple[str, ...],
+    whole: str | None,
+    text: str | None,
+    on: str,
+    **more: Any,
 ) -> None:
-    """Say what policy decides on a call, and by which rule.
+    """Say what policy decides on a call, and by which rule, or what guards do to a text.
 
     Nothing is called. The arguments are written as for 'lactl tools call':
 
     \b
       lactl policy explain ops file.write path=/etc/hosts content=x
       lactl policy explain ops bash.exec command='df -h' --tainted
+      lactl policy explain ops --text 'write to jane@example.org' --on answer
     """
+    if (action is None) == (text is None):
+        raise click.UsageError("Name a call, or give a text with --text.")
+    if text is not None:
+        _explain_text(settings, agent=agent, text=text, on=on, caller=more["caller"])
+        return
+    assert action is not None
     parameters = {"agent": agent, **call_parameters(settings, agent, action, arguments, whole), **more}
     found = settings.call("Policy.Explain", **parameters)
     if as_json(settings, found):
@@ -132,18 +178,38 @@ def explain(
     )
 
 
+def _explain_text(settings: Settings, **parameters: Any) -> None:
+    found = settings.call("Policy.ExplainText", **parameters)
+    if as_json(settings, found):
+        return
+    fields(
+        [
+            ("action", found["action"]),
+            *([("text", found["text"])] if found["action"] == "redact" else []),
+            *(("guard", _hit(one)) for one in found["hits"]),
+            *(("note", text) for text in found["notes"]),
+        ]
+    )
+
+
+def _hit(one: dict[str, Any]) -> str:
+    times = "took too long" if one["unsure"] else f"{one['count']} found"
+    return f"{one['name']} ({one['action']}, {times}, {one['origin']})"
+
+
 @command.command("replay")
 @click.argument("places", metavar="DIR|FILE...", nargs=-1, required=True, shell_complete=files)
 @click.option("--since", metavar="TIME", callback=since_time, help=f"Not before {FORMS}.")
 @click.option("--agent", metavar="NAME", shell_complete=agent_names, help="Only calls of this agent.")
 @click.pass_obj
 def replay(settings: Settings, places: tuple[str, ...], since: int | None, agent: str | None) -> None:
-    """Judge past calls by other rules, and list those whose decision would change.
+    """Judge past calls by other rules, and list those whose decision would change; past texts by guards.
 
     The rules of the files named take the place of those in force. The columns: number, time, agent, call,
     decision then and now, rule then and now. The count goes to standard error. What the history does not
-    say about a call is taken to be as in an ordinary prompt. It needs an administrator: root, or the daemon's
-    own user.
+    say about a call is taken to be as in an ordinary prompt. Where the files have guards, the stored prompts,
+    answers and results follow on which they would act, with the action and the guards. It needs an
+    administrator: root, or the daemon's own user.
     """
     parameters = {"files": _read(places), "since_us": since, "agent": agent}
     last: dict[str, Any] = {}
@@ -154,9 +220,27 @@ def replay(settings: Settings, places: tuple[str, ...], since: int | None, agent
                 print_json_line(last)
             elif last["change"]:
                 _print_change(last["change"])
+        texts = _replay_texts(settings, client, parameters)
     if not settings.json:
         left = f"; {last['skipped']} were refused before policy saw them" if last["skipped"] else ""
         warn(f"{last['changed']} of {last['judged']} calls would be decided otherwise{left}.")
+        if texts["judged"]:
+            warn(f"Guards would act on {texts['changed']} of {texts['judged']} texts.")
+
+
+def _replay_texts(settings: Settings, client: Client, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Print the texts on which guards would act; gives the last reply."""
+    last: dict[str, Any] = {}
+    for reply in client.stream("Policy.ReplayTexts", **parameters):
+        last = reply["replay"]
+        change = last["change"]
+        if settings.json and (change or last["judged"]):
+            print_json_line(last)
+        elif change and not settings.json:
+            guards = ", ".join(_hit(one) for one in change["hits"])
+            cells = (change["seq"], local(change["time_us"]), change["agent"], change["on"])
+            table((), [(*cells, change["action"], guards)])
+    return last
 
 
 def _print_change(change: dict[str, Any]) -> None:

@@ -59,6 +59,7 @@ SYSTEM_SOCKET = "/run/lightagentd/control.sock"
 
 STREAMS = {
     *("Sessions.Prompt", "Sessions.Watch", "Events.Subscribe", "Tools.Call", "Policy.Replay", "Undo.Run"),
+    "Policy.ReplayTexts",
     *("Triggers.Run", "Triggers.Follow", "Flows.Follow", "Sessions.Replay"),
 }
 """The methods that yield many replies."""

@@ -239,12 +239,25 @@ PolicyExplanation = TypedDict("PolicyExplanation", {"decision": str, "rule": str
         "reason": str, "effect": str, "message": str, "suggestion": str, "matched": list[PolicyRule],
         "notes": list[str]})
 ExplanationReply = TypedDict("ExplanationReply", {"explanation": PolicyExplanation})
+PolicyGuard = TypedDict("PolicyGuard", {"name": str, "on": list[str], "action": str, "match": list[str],
+        "pattern": list[str], "reason": str, "conditions": Any, "origin": str})
+GuardsReply = TypedDict("GuardsReply", {"guards": list[PolicyGuard]})
+PolicyGuardHit = TypedDict("PolicyGuardHit", {"name": str, "action": str, "origin": str, "count": int,
+        "unsure": bool})
+PolicyTextExplanation = TypedDict("PolicyTextExplanation", {"action": str, "text": str,
+        "hits": list[PolicyGuardHit], "notes": list[str]})
+PolicyExplanationReply = TypedDict("PolicyExplanationReply", {"explanation": PolicyTextExplanation})
+PolicyTextChange = TypedDict("PolicyTextChange", {"seq": int, "time_us": int, "agent": str, "session": str,
+        "owner": int | None, "on": str, "action": str, "hits": list[PolicyGuardHit]})
+PolicyTextReplay = TypedDict("PolicyTextReplay", {"judged": int, "changed": int,
+        "change": PolicyTextChange | None})
+ReplayReply = TypedDict("ReplayReply", {"replay": PolicyTextReplay})
 PolicyChange = TypedDict("PolicyChange", {"seq": int, "time_us": int, "agent": str, "session": str,
         "owner": int | None, "call_id": str, "tool": str, "action": str, "effect": str, "args": Any,
         "before": str, "before_rule": str, "after": str, "after_rule": str})
 PolicyReplay = TypedDict("PolicyReplay", {"judged": int, "changed": int, "skipped": int,
         "change": PolicyChange | None})
-ReplayReply = TypedDict("ReplayReply", {"replay": PolicyReplay})
+PolicyReplayReply = TypedDict("PolicyReplayReply", {"replay": PolicyReplay})
 Hook = TypedDict("Hook", {"kit": str, "name": str, "path": str, "phases": list[str], "agents": list[str],
         "on_error": str, "timeout_s": float, "sha256": str, "problem": str})
 HooksReply = TypedDict("HooksReply", {"hooks": list[Hook]})

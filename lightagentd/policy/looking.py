@@ -16,8 +16,9 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from lightagentd.events.model import Event
 from lightagentd.policy.folding import Folded, fold
-from lightagentd.policy.guards import Guard, GuardAction, Guards, LoadedGuard, compiled
+from lightagentd.policy.guards import Guard, GuardAction, Guards, LoadedGuard, On, compiled
 from lightagentd.policy.patterns import REGEX_TEXT_MAX_CHARS
 from lightagentd.policy.text_classes import CLASSES, SECRET, Span, numbers_in
 from lightagentd.redaction import MARKER, Redactor
@@ -162,6 +163,24 @@ def judge(guards: Guards, text: str, redactor: Redactor) -> Verdict:
     redacted = [one for hit in hits if hit.guard.guard.action is GuardAction.REDACT for one in hit.found]
     digest = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()
     return Verdict(text=without(text, redacted), hits=tuple(hits), sha256=digest)
+
+
+def strictest(verdict: Verdict) -> str:
+    """What would happen to the text: the strictest action, or `pass`."""
+    found = [action for action in GuardAction if verdict.first(action) is not None]
+    return found[0].value if found else "pass"
+
+
+def texts_of(event: Event) -> list[tuple[On, str]]:
+    """The texts in a stored message, and what guards look at them as."""
+    data = event.data or {}
+    text, chars = str(data.get("content", "")), data.get("question_chars") or None
+    parts = {
+        "user": [(On.PROMPT, text[:chars]), (On.ATTACHMENT, text[chars:] if chars else "")],
+        "assistant": [(On.ANSWER, text)],
+        "tool": [(On.TOOL_RESULT, text)],
+    }
+    return [(on, part) for on, part in parts.get(str(data.get("role")), []) if part]
 
 
 def without(text: str, found: Iterable[Found]) -> str:

@@ -37,7 +37,7 @@ _CARD = re.compile(
 """The numbers of issuers (ISO/IEC 7812), each with its lengths."""
 _FEWEST_DIGITS, _MOST_DIGITS = 10, 19
 _GROUP = re.compile(r"[0-9]+")
-_IBAN = re.compile(r"[0-9]{2}(?=(?:[ -]?[A-Za-z0-9]){11})")
+_IBAN = re.compile(r"[0-9]{2}(?<=[A-Za-z]{2}[0-9]{2})(?=(?:[ -]?[A-Za-z0-9]){11})")
 _IBAN_COUNTRIES = """
 AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BR29 CH21 CR22 CY28 CZ24 DE22 DK18 DO28 EE20 EG29 ES24 FI18 FO18
 FR27 GB22 GE22 GI23 GL18 GR27 GT28 HR21 HU28 IE22 IL23 IS26 IT27 JO30 KW30 KZ20 LB28 LI21 LT20 LU20 LV21 MC27

@@ -96,6 +96,16 @@ RULE = {
     "conditions": {"tool": "systemd", "action": "restart", "args": {"unit": "nginx.service"}},
     "origin": "/etc/lightagentd/policy.d/50-nginx.toml:1",
 }
+GUARD = {
+    "name": "privacy-text",
+    "on": ["prompt", "attachment", "tool_result"],
+    "action": "redact",
+    "match": ["mail-address", "phone", "payment-card"],
+    "pattern": ["project falcon"],
+    "reason": "The template privacy keeps what tells of people from models.",
+    "conditions": {"agent": ["web-*"]},
+    "origin": "/usr/lib/python3/dist-packages/lightagentd/policy/templates/privacy.toml:2",
+}
 ACTIONS = [{**tool()["actions"][0], "name": name} for name in ("status", "list", "restart", "show", "failed")]
 LISTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "agents list": (
@@ -173,6 +183,7 @@ LISTS: dict[str, tuple[str, dict[str, Any], str]] = {
         "certificate-expiry-check Restarts failed,",
     ),
     "policy list": ("Policy.List", {"rules": [RULE]}, 'restart-nginx allow tool="systemd"'),
+    "policy guards": ("Policy.ListGuards", {"guards": [GUARD]}, "privacy-text redact prompt,"),
     "undo --list": ("Undo.List", {"changes": [CHANGE]}, "call_01234567 call_fedcba98 /etc/nginx/"),
 }
 

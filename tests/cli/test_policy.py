@@ -213,3 +213,40 @@ def test_a_daemon_with_broken_rules_says_so_and_ends(daemon_process: DaemonProce
     with pytest.raises(AssertionError, match=r"10-a\.toml:3: the rule 'no-shadow': decision: Input"):
         daemon_process.start()
     assert daemon_process.stop() == 78
+
+
+# guards
+
+GUARDS = """use = "privacy"
+[[guard]]
+name = "falcon"
+on = ["prompt", "answer"]
+pattern = "falcon"
+action = "block"
+examples.match = ["Falcon"]
+"""
+
+
+def test_guards_are_checked_and_replayed_and_texts_are_explained(
+    daemon: DaemonProcess, lactl: Lactl, tmp_path: Path
+) -> None:
+    file = write(tmp_path / "guards.toml", GUARDS)
+    assert "rules\t0\nexamples\t9\nguards\t2\n" in lactl("policy", "check", str(file)).out
+    assert run(daemon, "guards") == ""
+    finish(["prompt", "ops", "tell me of the falcon"], env=daemon.env)
+    done = finish(["policy", "replay", str(file)], env=daemon.env)
+    assert "\tprompt\tblock\tfalcon (block, 1 found, " in done.out
+    assert "Guards would act on 1 of " in done.err
+    own = write(daemon.paths.config / "policy.d" / "20-guards.toml", GUARDS)
+    try:
+        assert finish(["reload"], env=daemon.env).status == 0
+        assert run(daemon, "guards").splitlines()[0].startswith("falcon\tblock\tprompt,answer\tfalcon\t")
+        told = run(daemon, "explain", "ops", "--text", "write to jane@example.org")
+        assert "action\tredact\ntext\twrite to [mail address]\nguard\tprivacy-text (redact, 1 found" in told
+        blocked = json.loads(run(daemon, "explain", "ops", "--text", "FALCON", "--on", "answer", "--json"))
+        assert (blocked["action"], blocked["text"]) == ("block", "")
+        assert finish(["prompt", "ops", "the falcon"], env=daemon.env).status == 77
+        assert finish(["policy", "explain", "ops"], env=daemon.env).status == 64
+    finally:
+        own.unlink()
+        finish(["reload"], env=daemon.env)

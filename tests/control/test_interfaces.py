@@ -20,6 +20,7 @@ OUTSIDE = re.compile(r", (?![^(]*\))")
 """Between two parameters, and not between the fields of one."""
 STREAMS = {
     *("Sessions.Prompt", "Sessions.Watch", "Events.Subscribe", "Tools.Call", "Policy.Replay", "Undo.Run"),
+    "Policy.ReplayTexts",
     *("Triggers.Run", "Triggers.Follow", "Flows.Follow", "Sessions.Replay"),
 }
 

@@ -206,7 +206,8 @@ def test_each_template_is_one_line_and_its_examples_hold() -> None:
     assert template_names() == names
     for name in names:
         found = load_texts({"a.toml": f'use = "{name}"\n'})
-        assert all(one.name.startswith(name) for one in (*found.rules, *found.guards))
+        assert all(rule.name.startswith(name) for rule in found.rules)
+        assert all(one.name.startswith(name) for one in found.guards)
         assert all(one.rule.match and one.rule.not_match for one in found.rules)
         assert all(one.guard.examples.match and one.guard.examples.not_match for one in found.guards)
     both = load_texts({"a.toml": 'use = ["privacy"]', "b.toml": 'use = ["privacy", "output-redaction"]'})

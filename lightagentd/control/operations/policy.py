@@ -1,4 +1,4 @@
-"""The operations on policy: the rules in force, their decisions, and the effect of other rules.
+"""The operations on policy: the rules and guards in force, their decisions, and the effect of other rules.
 
 No operation changes a rule or opens a file that a caller names: rules come from policy.d alone, and callers
 pass rules to be tried as text.
@@ -28,7 +28,9 @@ from lightagentd.events.queries import Filter
 from lightagentd.llm.protocol import ToolCall
 from lightagentd.policy.call import PolicyCall, plan_gate
 from lightagentd.policy.decide import Explanation
+from lightagentd.policy.guards import GuardAction, LoadedGuard, On, covering
 from lightagentd.policy.in_force import not_in_force
+from lightagentd.policy.looking import Verdict, judge, strictest, texts_of
 from lightagentd.policy.operation import Operation
 from lightagentd.policy.replay import Judged, Replay
 from lightagentd.policy.rulefiles import POLICY_FOLDER, load_texts
@@ -40,7 +42,7 @@ _PAGE = 200
 """Stored calls that are in memory at once."""
 _JUDGING_CPU_S = 0.25
 """Rules to be tried that take longer on one call are not tried any further: others wait meanwhile."""
-_DISPATCH = "agent.tool_dispatch"
+_DISPATCH, _MESSAGE = "agent.tool_dispatch", "agent.message"
 
 
 class Policy(Operations, interface="org.lightagent1.Policy"):
@@ -118,6 +120,84 @@ class Policy(Operations, interface="org.lightagent1.Policy"):
         found = _explanation(explained)
         return replace(found, notes=[*found.notes, *([stale] if stale else [])])
 
+    @method("ListGuards", returns="guards")
+    async def guards(self, caller: Caller) -> list[api.PolicyGuard]:
+        """The guards in force, the rules for text, in the order of their files."""
+        caller = await self._access.admit(caller, Operation.INSPECT)
+        return [_guard(one) for one in self._shared.policy.rules.guards]
+
+    @method("ExplainText", returns="explanation")
+    async def explain_text(
+        self, caller: Caller, *, agent: str, on: str, text: str, caller_: int | None = None
+    ) -> api.PolicyTextExplanation:
+        """What guards would do to a text of an agent, and which. on is prompt, attachment, answer,
+        tool_result, memory or event, caller the uid for whom it would be, by default that of the peer.
+        Nothing is stored.
+        """
+        caller = await self._access.admit(caller, Operation.INSPECT, agent=agent)
+        self._registry.get(agent)
+        if on not in list(On):
+            raise InvalidArgument(f"on must be one of {', '.join(On)}.", field="on")
+        if len(text) > MAX_RULES_CHARS:
+            raise InvalidArgument(f"The text is longer than {MAX_RULES_CHARS} characters.", field="text")
+        owner = caller.uid if caller_ is None else caller_
+        guards = covering(self._shared.policy.rules.guards, On(on), agent, owner)
+        verdict = judge(guards, text, self._history.redactor)
+        action = strictest(verdict)
+        stale = await not_in_force(self._shared.policy, self._shared.paths.config / POLICY_FOLDER)
+        return api.PolicyTextExplanation(
+            action=action,
+            text="" if action == GuardAction.BLOCK else verdict.text,
+            hits=_hits(verdict),
+            notes=[stale] if stale else [],
+        )
+
+    @stream("ReplayTexts", returns="replay", is_last=lambda replay: replay.change is None)
+    async def replay_texts(
+        self, caller: Caller, *, files: Any, agent: str = "", since_us: int = 0
+    ) -> AsyncGenerator[api.PolicyTextReplay, None]:
+        """Judge the stored prompts, answers and results that the caller may see by the guards in files, and
+        stream those on which a guard would act. The last reply has no change, and the counts of all.
+        """
+        caller = await self._access.admit(caller, Operation.ADMINISTER)
+        if agent:
+            await self._access.admit(caller, Operation.INSPECT, agent=agent)
+        guards, redactor = load_texts(_texts(files)).guards, self._history.redactor
+        agents = await self._access.readable(caller, agent)
+        wanted = Filter(agent=agent, topic=_MESSAGE, since_us=since_us, viewer=caller.viewer, agents=agents)
+        judged = changed = 0
+        async for event in self._events(wanted if guards else None):
+            for on, text in texts_of(event):
+                began_s = time.thread_time()
+                verdict = judge(covering(guards, on, event.agent, event.owner), text, redactor)
+                if time.thread_time() - began_s > _JUDGING_CPU_S:
+                    raise _too_slow(event)
+                judged += 1
+                if verdict.hits:
+                    changed += 1
+                    change = shown(
+                        api.PolicyTextChange,
+                        event,
+                        on=on.value,
+                        action=strictest(verdict),
+                        hits=_hits(verdict),
+                    )
+                    yield api.PolicyTextReplay(judged=judged, changed=changed, change=change)
+        yield api.PolicyTextReplay(judged=judged, changed=changed, change=None)
+
+    async def _events(self, wanted: Filter | None) -> AsyncGenerator[Event, None]:
+        """The events until now, without holding others up; none for None."""
+        seq, last = 1, self._history.head_seq
+        while wanted is not None and (
+            events := await asyncio.to_thread(self._history.queries.select, wanted, from_seq=seq, limit=_PAGE)
+        ):
+            for event in events:
+                if event.seq > last:
+                    return
+                await asyncio.sleep(0)  # a replay is never more urgent than what agents do
+                yield event
+            seq = events[-1].seq + 1
+
     @stream("Replay", returns="replay", is_last=lambda replay: replay.change is None)
     async def replay(
         self, caller: Caller, *, files: Any, agent: str = "", since_us: int = 0
@@ -133,24 +213,16 @@ class Policy(Operations, interface="org.lightagent1.Policy"):
         replay = Replay(load_texts(_texts(files)), self._shared.policy)
         wanted = Filter(agent=agent, topic=_DISPATCH, since_us=since_us, viewer=caller.viewer, agents=agents)
         judged = changed = skipped = 0
-        seq, last = 1, self._history.head_seq
-        while events := await asyncio.to_thread(
-            self._history.queries.select, wanted, from_seq=seq, limit=_PAGE
-        ):
-            for event in events:
-                if event.seq > last:
-                    break
-                await asyncio.sleep(0)  # a replay is never more urgent than what agents do
-                began_s = time.thread_time()
-                found = replay.judge(event.agent, event.owner, event.data or {})
-                if time.thread_time() - began_s > _JUDGING_CPU_S:
-                    raise _too_slow(event)
-                judged, skipped = judged + (found is not None), skipped + (found is None)
-                if found is not None and found.changed:
-                    changed += 1
-                    change = _change(event, found)
-                    yield api.PolicyReplay(judged=judged, changed=changed, skipped=skipped, change=change)
-            seq = events[-1].seq + 1
+        async for event in self._events(wanted):
+            began_s = time.thread_time()
+            found = replay.judge(event.agent, event.owner, event.data or {})
+            if time.thread_time() - began_s > _JUDGING_CPU_S:
+                raise _too_slow(event)
+            judged, skipped = judged + (found is not None), skipped + (found is None)
+            if found is not None and found.changed:
+                changed += 1
+                change = _change(event, found)
+                yield api.PolicyReplay(judged=judged, changed=changed, skipped=skipped, change=change)
         yield api.PolicyReplay(judged=judged, changed=changed, skipped=skipped, change=None)
 
 
@@ -187,6 +259,26 @@ def _explanation(explained: Explanation) -> api.PolicyExplanation:
         suggestion=ruling.error.suggestion if ruling.error else "",
         matched=[_rule(rule) for rule in explained.matched],
     )
+
+
+def _hits(verdict: Verdict) -> list[api.PolicyGuardHit]:
+    return [
+        api.PolicyGuardHit(
+            name=hit.guard.name,
+            action=hit.guard.guard.action.value,
+            origin=hit.guard.origin,
+            count=len(hit.found),
+            unsure=hit.unsure,
+        )
+        for hit in verdict.hits
+    ]
+
+
+def _guard(loaded: LoadedGuard) -> api.PolicyGuard:
+    guard = loaded.guard
+    conditions = guard.model_dump(mode="json", include={"agent", "caller"}, exclude_none=True)
+    lists = {"match": [*(guard.match or ())], "pattern": [*(guard.pattern or ())]}
+    return shown(api.PolicyGuard, guard, conditions=conditions, origin=loaded.origin, **lists)
 
 
 def _rule(loaded: LoadedRule) -> api.PolicyRule:

@@ -41,7 +41,7 @@ class GuardActed(Reported, topic="policy.guard", type="acted", source="agent"):
     catalog = """A guard of @AGENT@ found something in a text
     A guard of policy.d found what it looks for in a prompt, an attachment, an answer, a tool's result, a
     memory or an event of the agent @AGENT@, in the turn @TRACE_ID@, and did what the message says.
-    > What the guard is: lactl policy list. All that guards did: lactl history query --topic policy.guard"""
+    > What the guard is: lactl policy guards. All that guards did: lactl history query --topic policy.guard"""
     guard: Text
     on: Text
     action: Text

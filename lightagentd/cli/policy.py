@@ -153,7 +153,7 @@ def explain(
     \b
       lactl policy explain ops file.write path=/etc/hosts content=x
       lactl policy explain ops bash.exec command='df -h' --tainted
-      lactl policy explain ops --text 'write to jane@example.org' --on answer
+      lactl policy explain ops --text 'to jane@example.org'
     """
     if (action is None) == (text is None):
         raise click.UsageError("Name a call, or give a text with --text.")

@@ -106,6 +106,12 @@ class AgentFrontMatter(BaseModel):
         given = {} if self.temperature is None else {"temperature": self.temperature}
         return {**self.extra_body, **given}
 
+    @property
+    def judge_models(self) -> list[str]:
+        """The model that judges its drafts of plans, if that is one of its own."""
+        judge = self.deliberate.judge_model if self.deliberate is not None else ""
+        return [judge] if judge else []
+
     @model_validator(mode="before")
     @classmethod
     def _at_own_endpoint(cls, given: Any) -> Any:

@@ -92,7 +92,8 @@ class Registry:
         models = self.shared.model_clients.models
         found: dict[str, list[str]] = {models.default: []}
         for name, definition in self._content.definitions.agents.items():
-            for model in self.shared.model_clients.named_by(definition):
+            named = self.shared.model_clients.named_by(definition)
+            for model in dict.fromkeys([*named, *definition.front.judge_models]):
                 found.setdefault(model, []).append(name)
         return found | {model: [] for model in models.fallback if model not in found}
 

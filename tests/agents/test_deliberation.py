@@ -16,7 +16,7 @@ from lightagentd.cli.trace_tree import turn_of
 from lightagentd.errors import ChoiceTooWide
 from lightagentd.host.paths import Paths
 from tests.agents.asking import FRONT, add, prepare
-from tests.agents.scripted import Scripted, define, scripted, until, watch
+from tests.agents.scripted import ME, Scripted, define, scripted, until, watch
 from tests.agents.test_approvals_restart import ask, kill, open_question, process, settled
 from tests.conftest import write
 from tests.scripted_model import Answer, Fault, ScriptedModel, Stream, call, chunk, say
@@ -102,11 +102,12 @@ async def test_nothing_is_drafted_unless_it_is_asked_for_and_allowed(paths: Path
 
 
 async def test_checks_judge_without_a_model(paths: Paths) -> None:
-    denied = '[[rule]]\nname = "no-df"\ntool = "disk"\ndecision = "deny"\nreason = "no"\n'
-    write(paths.config / "policy.d" / "10-no.toml", denied)
+    rules = ['tool = "bash"', f'tool = "proc"\naction = "info"\ncaller = {ME.uid}']
+    text = "".join(f'[[rule]]\nname = "no-{at}"\nreason = "no"\ndecision = "deny"\n{rule}\n' for at, rule in enumerate(rules))
+    write(paths.config / "policy.d" / "10-no.toml", text)
     script = [
         say("A\nCalls: nosuch_tool, proc_list"),
-        say("B\nCalls: disk_usage"),
+        say("B\nCalls: bash_exec, proc_info"),
         say("C\n**Calls:** `proc.list`"),
         say("D"),
         say("the answer"),
@@ -115,7 +116,12 @@ async def test_checks_judge_without_a_model(paths: Paths) -> None:
         events = await deliberate(test)
         judged = test.stored(events[-1]["trace_id"], "agent.deliberation")[-2].data or {}
         assert judged["judge"] == "checks"
-        assert [one["score"] for one in judged["scores"]] == [0.5, 0.0, 1.0, 0.0]
+        assert [(one["score"], one["reason"]) for one in judged["scores"]] == [
+            (0.5, "There is no function nosuch_tool."),
+            (0.0, "The agent does not have bash_exec. Policy denies proc_info."),
+            (1.0, ""),
+            (0.0, "It has no line that begins with Calls:"),
+        ]
         assert "C\n" in notices(events, "deliberated")[0]
         assert len(test.model.requests) == 5
 
@@ -152,6 +158,7 @@ async def test_another_model_judges(paths: Paths) -> None:
             assert "draft 2 of 2, with the score 0.2" in notices(await deliberate(test), "deliberated")[0]
             assert [len(test.model.requests), len(other.requests)] == [3, 2]
             assert other.requests[0].body["model"] == "judge"
+            assert test.daemon.registry.models_in_use()["other/judge"] == ["test"]
 
 
 async def test_a_model_that_fails_leaves_the_turn_without_a_plan(paths: Paths) -> None:

@@ -110,10 +110,9 @@ class ModelClients:
         of plans, if it has one.
         """
         front, own = definition.front, self.named_by(definition)
-        judge = front.deliberate.judge_model if front.deliberate is not None else ""
         at_home = own[0].partition("/")[0]
         found = []
-        for model in [*own, *([judge] if judge else [])]:
+        for model in [*own, *front.judge_models]:
             # An agent's own address is that of its model's provider, and no other's.
             here = model.partition("/")[0] == at_home
             found.append(

@@ -102,8 +102,8 @@ async def test_nothing_is_drafted_unless_it_is_asked_for_and_allowed(paths: Path
 
 
 async def test_checks_judge_without_a_model(paths: Paths) -> None:
-    rules = ['tool = "bash"', f'tool = "proc"\naction = "info"\ncaller = {ME.uid}']
-    text = "".join(f'[[rule]]\nname = "no-{at}"\nreason = "no"\ndecision = "deny"\n{rule}\n' for at, rule in enumerate(rules))
+    deny = '[[rule]]\nname = "no-{}"\nreason = "no"\ndecision = "deny"\ntool = "{}"\n'
+    text = deny.format("bash", "bash") + deny.format("info", "proc") + f'action = "info"\ncaller = {ME.uid}\n'
     write(paths.config / "policy.d" / "10-no.toml", text)
     script = [
         say("A\nCalls: nosuch_tool, proc_list"),
@@ -195,15 +195,20 @@ async def test_a_turn_that_goes_on_after_kill_9_has_its_plan_and_makes_no_other(
     async with ScriptedModel(script) as model, process(paths, model) as daemon:
         define(paths, model, front=f"{FRONT}\ndeliberate: {{breadth: 1, depth: 0}}")
         await asyncio.to_thread(daemon.start)
-        task = asyncio.create_task(ask(paths, "Manager.Ask", agent="test", text="go", deliberate=True))
+        sent = await asyncio.to_thread(
+            daemon.lactl, "prompt", "test", "go", "--deliberate", "--no-wait", "--json"
+        )
         question = await open_question(paths)
         await asyncio.to_thread(kill, daemon)
-        await asyncio.gather(task, return_exceptions=True)
         await asyncio.to_thread(daemon.start)
         await ask(paths, "Approvals.Approve", approval=question["id"])
         assert (await settled(paths))["messages"][-1]["content"] == "done"
         assert len(model.requests) == 3
         assert "the plan" in model.requests[2].body["messages"][0]["content"]
+        trace = json.loads(sent.stdout)["trace_id"]
+        shown = (await asyncio.to_thread(daemon.lactl, "trace", "show", trace)).stdout
+        assert "agent.deliberation:draft  draft=1 refines=0 the plan Calls: probe_add" in shown
+        assert "agent.deliberation:taken" in shown
 
 
 def test_a_judge_has_to_score_each_draft_once() -> None:

@@ -80,6 +80,9 @@ os._exit(0)
 HANG = "import signal\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)\nwhile True: pass\n"
 
 
+pytestmark = pytest.mark.usefixtures("sandboxed")
+
+
 @pytest.fixture
 def paths() -> Iterator[Paths]:
     with folders() as made:
@@ -136,8 +139,6 @@ async def test_a_draft_is_kept_tried_and_removed_and_nothing_loads_it(
 async def test_what_a_draft_tries_at_its_trial_fails(
     drafts: Drafts, paths: Paths, pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not pool.backend.enforced:
-        pytest.skip(pool.backend.reason)
     (tmp_path / "file").write_text("whole")
     await drafts.keep(draft("first"))
     known: dict[str, Any] = {"state": str(paths.drafts), "config": str(paths.config)}
@@ -163,6 +164,18 @@ async def test_what_a_draft_tries_at_its_trial_fails(
     assert "kept it from answering" in hung.tool.problem
     monkeypatch.undo()
     assert (await drafts.keep(draft("next"))).tool.problem == "", "the pool serves on"
+
+
+async def test_without_a_sandbox_no_draft_is_loaded(paths: Paths, tmp_path: Path) -> None:
+    pool = Pool(configuration.Worker(sandbox="none"), paths)
+    await pool.start()
+    try:
+        source = f"open({str(tmp_path / 'new')!r}, 'w')\n"
+        kept = await Drafts(paths.drafts, paths.kits, pool).keep(draft("loose", source))
+    finally:
+        await pool.close()
+    assert kept.tool.problem.startswith("It was not tried, because no sandbox works here: The configuration")
+    assert (kept.uses, [*tmp_path.iterdir()]) == (("open",), [])
 
 
 def test_what_code_uses_is_read_from_its_text() -> None:

@@ -115,6 +115,9 @@ class Pets(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
+pytestmark = pytest.mark.usefixtures("sandboxed")
+
+
 @pytest.fixture(scope="module")
 def pets() -> Iterator[int]:
     """The port of a server of pets."""

@@ -119,7 +119,12 @@ class Drafts:
             raise StorageError(f"The draft {name} cannot be removed: {reason(err, at=True)}.") from err
 
     async def tried(self, draft: Draft) -> Tried:
-        """What a worker says of a draft. Raises StorageError, WorkerUnavailable."""
+        """What a worker says of a draft. It is loaded in a sandbox or nowhere. Raises StorageError,
+        WorkerUnavailable.
+        """
+        if not (backend := self._pool.backend).enforced:
+            why = f"It was not tried, because no sandbox works here: {backend.reason}"
+            return Tried(draft=draft, tool=_broken(draft.name, why), uses=_uses(draft.source))
         try:
             with tempfile.TemporaryDirectory(dir=await asyncio.to_thread(self._trial_place)) as top:
                 folder = Path(top)

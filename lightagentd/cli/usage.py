@@ -59,7 +59,8 @@ def command(settings: Settings, scope: str | None, session: str | None, budgets:
     )
 
 
-def _amount(what: str, value: float) -> str:
+def amount(what: str, value: float) -> str:
+    """What of a budget is used, or its limit."""
     return f"{value:.2f}" if what == "cost" else number(round(value))
 
 
@@ -92,6 +93,6 @@ _BUDGETS: Columns = {
     "SCOPE": "scope",
     "NAME": "name",
     "WHAT": "what",
-    "USED": lambda budget: _amount(budget["what"], budget["used"]),
-    "LIMIT": lambda budget: _amount(budget["what"], budget["limit"]),
+    "USED": lambda budget: amount(budget["what"], budget["used"]),
+    "LIMIT": lambda budget: amount(budget["what"], budget["limit"]),
 }

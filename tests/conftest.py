@@ -41,6 +41,7 @@ from tests.other_user import OUTSIDERS_GID
 from tests.prepared import DAEMON, LACTL, SHIM_CONTROL, Forked, prepared, run
 from tests.prepared import REPOSITORY as REPOSITORY
 from tests.prepared import close as close_prepared
+from tests.shipped import read_once
 
 for _bus in ("SYSTEM", "SESSION"):  # the buses of this machine are nothing to test with
     os.environ[f"DBUS_{_bus}_BUS_ADDRESS"] = "unix:path=/nonexistent/bus"
@@ -83,6 +84,7 @@ async def _chosen_once(wanted: str, paths: Paths) -> sandbox.Backend:
 
 
 def pytest_sessionstart() -> None:
+    read_once()
     DaemonProcess.forks = True
     folder_of(os.getpid()).mkdir(mode=0o700)
 

@@ -1,0 +1,59 @@
+"""What every daemon of the tests reads of this checkout, read once by a process.
+
+To read it anew takes 30 ms of processor time for each daemon, and there are thousands. Files of a test's own
+are read each time.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lightagentd.agents.flows import files
+from lightagentd.config.flows.checking import Checked, Known
+from lightagentd.config.flows.checking import read_flow as _read_flow
+from lightagentd.llm.metadata import facts
+from lightagentd.llm.metadata.table import Reading
+from lightagentd.llm.metadata.table import read_table as _read_table
+from lightagentd.skills import catalog
+from lightagentd.skills.skill import Skill
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+_NOTHING_KNOWN = Known()
+_load_skill = catalog.load_skill
+_skills: dict[tuple[Path, str], Skill] = {}
+_tables: dict[bytes, Reading] = {}
+_flows: dict[tuple[Path, str], Checked] = {}
+
+
+def read_once() -> None:
+    """From now on; for the whole life of a process that runs tests."""
+    catalog.load_skill = _skill
+    facts.read_table = _table  # type: ignore[attr-defined]
+    files.read_flow = _flow  # type: ignore[attr-defined]
+
+
+def _skill(folder: Path, *, origin: str = "") -> Skill:
+    if folder.parent != CHECKOUT / "skills":
+        return _load_skill(folder, origin=origin)
+    key = folder, origin
+    if key not in _skills:
+        _skills[key] = _load_skill(folder, origin=origin)
+    return _skills[key]
+
+
+def _table(text: str | bytes, *, strict: bool) -> Reading:
+    if strict or isinstance(text, str) or len(text) != facts.SHIPPED_FILE.stat().st_size:
+        return _read_table(text, strict=strict)
+    if text not in _tables:
+        _tables.clear()
+        _tables[text] = _read_table(text, strict=strict)
+    return _tables[text]
+
+
+def _flow(path: Path, known: Known = _NOTHING_KNOWN, *, agent: str = "") -> Checked:
+    if known != _NOTHING_KNOWN or not path.is_relative_to(CHECKOUT / "agent"):
+        return _read_flow(path, known, agent=agent)
+    key = path, agent
+    if key not in _flows:
+        _flows[key] = _read_flow(path, known, agent=agent)
+    return _flows[key]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lightagentd.agents.deliberating import CHECKS, Deliberate
+from lightagentd.agents.guarding import answer_guard
 from lightagentd.agents.model_calls.compaction.summary import transcript
 from lightagentd.agents.tool_calls.calls import Ready
 from lightagentd.agents.tool_calls.deciding import decide
@@ -190,7 +191,9 @@ class Deliberation:
         history = self._turn.session.history
         events, changes = reply.stored(self._asking.meter, kind=ModelDeliberated)
         await history.append(*events, changes=changes)
-        return cap_text(history.redactor.text(reply.text).strip(), _DRAFT_BYTES)
+        guard = answer_guard(self._parts, self._turn.session)
+        text = history.redactor.text(reply.text).strip()
+        return cap_text(text if guard is None else guard.whole(text), _DRAFT_BYTES)
 
     async def _best(self, drafts: Sequence[Draft]) -> Draft:
         """The best of some drafts with its score; the first without one where there is no judgement."""

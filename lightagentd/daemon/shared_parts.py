@@ -62,16 +62,15 @@ def shared_parts(
     asked = AllQuestions(history, limits, key_file=key_file)
     plans, offers = Plans(history), Offers(history, policy, content.members_of, content.skill_names)
     metadata = Metadata(config.models, paths.state / "models.json")
+    hooks, profiles = Hooks(history, pool, paths.config / HOOKS_FOLDER), Profiles(history)
     memories = Memories(config.memory, history, content.memory_policy_of)
-    profiles = Profiles(history)
+    memories.around = MemoryHooks(hooks, partial(guard_memory, policy, history))
     search = ToolSearch(offers, content.toolbox_of, pool.has_change)
     children = Children(history, limits, asked, content.members_of)
     mail = Mail(history, limits, content.members_of, lambda: content.definitions.agents)
     skill = SkillTool(children, content.catalog_of, content.toolbox_of)
-    team = AgentTool(children), MessageTool(mail), skill
-    builtins = Builtins([Human(asked.inputs), PlanTool(plans), Memory(memories), *team, FlowsTool(), search])
-    hooks = Hooks(history, pool, paths.config / HOOKS_FOLDER)
-    memories.around = MemoryHooks(hooks, partial(guard_memory, policy, history))
+    team = AgentTool(children), MessageTool(mail), skill, FlowsTool(), search
+    builtins = Builtins([Human(asked.inputs), PlanTool(plans), Memory(memories), *team])
     return SharedParts(
         paths=paths,
         limits=limits,

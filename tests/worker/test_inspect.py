@@ -16,7 +16,6 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,14 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from lightagentd.agents.content import Content
 from lightagentd.agents.tool_calls.given import given
 from lightagentd.config import configuration
 from lightagentd.errors import NotFound, PermissionDenied, Refused, WorkerUnavailable
-from lightagentd.host.paths import Paths
+from lightagentd.host.paths import Paths, default_paths
 from lightagentd.policy.decide import Policy
 from lightagentd.policy.rulefiles import RuleSet
-from lightagentd.skills import Skill
+from lightagentd.skills import SkillCatalog
 from lightagentd.tool import Effect, Place
 from lightagentd.worker import places, sandbox
 from lightagentd.worker.pool import Pool
@@ -280,13 +280,10 @@ async def test_a_script_gets_a_survey_if_its_skill_asks_and_policy_allows_what_i
     ):
         policy = Policy(enforced=lambda: True, trusted_skill=lambda *_: True, rules=ruled)
         asked_by = replace(call, agent_effects=effects)
-        skills = {(asked_by.agent, "x"): replace(SKILLS["health"], sees=sees)}
-        found = await given(partial(_skill_in, skills), policy, pool, str, [asked_by], owner=0)
+        content = Content(default_paths())
+        content.skills = SkillCatalog(skills={"x": replace(SKILLS["health"], sees=sees)})
+        found = await given(content, policy, pool, str, [asked_by], owner=0)
         assert ("survey" in found) is gets
-
-
-def _skill_in(skills: dict[tuple[str, str], Skill], agent: str, name: str) -> Skill | None:
-    return skills.get((agent, name))
 
 
 @in_module_loop

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lightagentd.agents import hook_phases
@@ -93,6 +94,7 @@ class Asking:
             tell=turn.stream.emit,
             left_s=turn.left_s,
             tell_usage=self._tell_usage,
+            before=partial(hook_phases.before_request, self._hooks, self._agent),
         )
         self._compactor = Compactor(
             turn.session,
@@ -123,7 +125,6 @@ class Asking:
                     schema=self._schema,
                     must_answer=self._turn.repaired,
                 )
-                request = await hook_phases.before_request(self._hooks, self._agent, client.name, request)
                 guard = self._stream.guard = answer_guard(self._parts, self._session)
                 try:
                     reply = await self._calls.make(client, request, self._hear)

@@ -26,7 +26,7 @@ from lightagentd.llm.retry import Backoff, settings_of
 class ModelCalls:
     """Makes the model calls of one turn, which owns it. `turn` tells its attempts from those of other turns.
     `left_s` gives the turn's remaining time, if it is limited. `tell_usage` is told what each attempt used,
-    also one that broke off.
+    also one that broke off. `before` gives the request to make of each one (hooks).
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class ModelCalls:
         tell: Callable[[turn_events.Event], None],
         left_s: Callable[[], float | None],
         tell_usage: Callable[[str, Usage], None],
+        before: Callable[[str, Request], Awaitable[Request]],
     ) -> None:
         self._meter = meter
         self._results = results
@@ -49,6 +50,7 @@ class ModelCalls:
         self._tell = tell
         self._left_s = left_s
         self._tell_usage = tell_usage
+        self._before = before
 
     async def make(
         self, client: ModelClient, request: Request, hear: Callable[[Part], Awaitable[None]]
@@ -57,6 +59,7 @@ class ModelCalls:
 
         Raises ModelError with the number of attempts, BudgetExceeded, StorageError, and what `hear` raises.
         """
+        request = await self._before(client.name, request)
         backoff, circuit = Backoff(settings_of(client)), self._circuits.of(client)
         failure: ModelError | None = None
         tries = 0

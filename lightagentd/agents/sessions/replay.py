@@ -13,10 +13,13 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lightagentd.agents.choosing import Choice, admit
+from lightagentd.agents.guarding import answer_guard
+from lightagentd.agents.hook_phases import before_request
 from lightagentd.agents.model_calls.asking import understood
 from lightagentd.agents.model_calls.compaction.window import Gauge
 from lightagentd.agents.model_calls.metering.ledger import Whose
@@ -134,6 +137,7 @@ class Replay:
             tell=lambda _: None,
             left_s=lambda: None,
             tell_usage=lambda *_: None,
+            before=partial(before_request, shared.hooks, agent),
         )
         with within(agent=agent, owner=caller, request_id=request_id):
             meter.run()
@@ -144,7 +148,9 @@ class Replay:
             finally:
                 meter.stop()
         reply = await understood(reply, request.functions, None, history.redactor)
-        said = Message(role="assistant", content=reply.text, tool_calls=reply.calls)
+        guard = answer_guard(parts, rebuilt.session)
+        text = reply.text if guard is None else guard.whole(reply.text)
+        said = Message(role="assistant", content=text, tool_calls=reply.calls)
         return events[0].data, storable(said, parts.toolbox, history.redactor)
 
 

@@ -58,8 +58,7 @@ def shared_parts(
         disk_low=lambda: history.disk_low,
         granted=granted,
     )
-    key_file = paths.state / "approvals.key"
-    asked = AllQuestions(history, limits, key_file=key_file)
+    asked = AllQuestions(history, limits, key_file=paths.state / "approvals.key")
     plans, offers = Plans(history), Offers(history, policy, content.members_of, content.skill_names)
     metadata = Metadata(config.models, paths.state / "models.json")
     hooks, profiles = Hooks(history, pool, paths.config / HOOKS_FOLDER), Profiles(history)

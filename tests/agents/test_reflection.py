@@ -68,7 +68,7 @@ async def test_a_lesson_is_a_candidate_with_its_origin_and_made_once(paths: Path
         await test.prompt(session, "hi")
         await look(test.daemon)
         [lesson] = await memories(test.daemon)
-        assert [lesson.state, lesson.source, lesson.tags] == ["candidate", "agent", ("reflection",)]
+        assert [lesson.state, lesson.source, lesson.tags] == ["candidate", "reflection", ("reflection",)]
         assert lesson.session == session.id, "the conversation that it is from"
         asked = test.model.requests[1].body
         assert {one["function"]["name"] for one in asked["tools"]} == {"memory_remember", "memory_recall"}

@@ -47,14 +47,14 @@ UA29 VG24 XK20
 _IBAN_SIZES = {one[:2]: int(one[2:]) for one in _IBAN_COUNTRIES.split()}
 """The lengths of the IBAN registry (ISO 13616) by country."""
 _SPACED = re.compile(r"[ -]?([A-Za-z0-9])")
-_FISCAL = re.compile(r"[0-9]{2}[A-Za-z][0-9]{2}[A-Za-z][0-9]{3}[A-Za-z](?![A-Za-z0-9])")
+_FISCAL = re.compile(r"[0-9]{2}(?<=[A-Za-z][0-9]{2})[A-Za-z][0-9]{2}[A-Za-z][0-9]{3}[A-Za-z](?![A-Za-z0-9])")
 _FISCAL_ODD = (1, 0, 5, 7, 9, 13, 15, 17, 19, 21, 2, 4, 18, 20, 11, 3, 6, 8, 12, 14, 16, 10, 22, 25, 24, 23)
-_NINO = re.compile(r"[0-9]{2} ?[0-9]{2} ?[0-9]{2} ?[A-Da-d](?![A-Za-z0-9])")
+_NINO = re.compile(r"[0-9]{2}(?<=[A-Za-z ][0-9]{2}) ?[0-9]{2} ?[0-9]{2} ?[A-Da-d](?![A-Za-z0-9])")
 _NINO_BEFORE = re.compile(
     r"(?<![A-Za-z0-9])(?!BG|GB|NK|KN|TN|NT|ZZ)[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z] ?\Z", re.I
 )
 _SSN = re.compile(r"[0-8][0-9]{2}-(?!00)[0-9]{2}-(?!0000)[0-9]{4}(?![\w-])", re.ASCII)
-_SPANISH = re.compile(r"[0-9]{7,8}-?[A-Za-z](?![A-Za-z0-9])")
+_SPANISH = re.compile(r"[0-9](?<![0-9][0-9])[0-9]{6,7}-?[A-Za-z](?![A-Za-z0-9])")
 _SPANISH_BEFORE = re.compile(r"(?<![A-Za-z0-9])[XYZxyz]-?\Z")
 _SPANISH_LETTERS = "TRWAGMYFPDXBNJZSQVHLCKE"
 _IPV4 = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?![\w.]?[0-9])")

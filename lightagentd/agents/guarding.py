@@ -66,10 +66,8 @@ async def guard_prompt(shared: SharedParts, session: Session, asked: Asked, prom
     StorageError.
     """
     policy, history, record = shared.policy, shared.history, session.record
-    if asked.trigger or asked.aside:
-        texts = [(On.EVENT, prompt.text)]
-    else:
-        texts = [(On.PROMPT, prompt.question), (On.ATTACHMENT, prompt.text[len(prompt.question) :])]
+    first, rest = (On.EVENT,) * 2 if asked.trigger or asked.aside else (On.PROMPT, On.ATTACHMENT)
+    texts = [(first, prompt.question), (rest, prompt.text[len(prompt.question) :])]
     seen: list[str] = []
     for on, text in texts:
         guards = covering(policy.rules.guards, on, record.agent, record.owner) if text else ()
@@ -83,7 +81,7 @@ async def guard_prompt(shared: SharedParts, session: Session, asked: Asked, prom
     text = "".join(seen)
     if text == prompt.text:
         return prompt
-    return Prompt(text, len(seen[0]) if prompt.question_chars and len(seen) > 1 else 0)
+    return Prompt(text, len(seen[0]) if prompt.question_chars else 0)
 
 
 def answer_guard(parts: AgentParts, session: Session) -> AnswerGuard | None:

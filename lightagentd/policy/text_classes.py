@@ -35,7 +35,7 @@ _CARD = re.compile(
     r"|(?:50|5[6-8]|6\d)\d{10,17}"
 )
 """The numbers of issuers (ISO/IEC 7812), each with its lengths."""
-_FEWEST_DIGITS, _MOST_DIGITS = 10, 19
+_FEWEST_DIGITS, _MOST_DIGITS, _MOST_GROUPS = 10, 19, 8
 _GROUP = re.compile(r"[0-9]+")
 _IBAN = re.compile(r"[0-9]{2}(?<=[A-Za-z]{2}[0-9]{2})(?=(?:[ -]?[A-Za-z0-9]){11})")
 _IBAN_COUNTRIES = """
@@ -181,14 +181,14 @@ CLASSES: Mapping[str, Callable[[str, Numbers], Iterator[Span]]] = {
 
 
 def numbers_in(text: str) -> Iterator[tuple[int, int, str]]:
-    """The numbers of 10 to 19 digits, in one piece or in groups with one sign between them: where each
-    begins and ends, and its digits.
+    """The numbers of 10 to 19 digits, in one piece or in up to eight groups with one sign between them:
+    where each begins and ends, and its digits.
     """
     for found in _NUMBER.finditer(text):
         groups = [group.span() for group in _GROUP.finditer(text, found.start(), found.end())]
         for first, (start, _) in enumerate(groups):
             size = 0
-            for last in range(first, len(groups)):
+            for last in range(first, min(first + _MOST_GROUPS, len(groups))):
                 begins, end = groups[last]
                 size += end - begins
                 if size > _MOST_DIGITS:

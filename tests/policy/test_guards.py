@@ -84,6 +84,7 @@ def test_a_disguised_match_is_found_and_replaced_where_it_stands(text: str, clea
         "four one one one, 1111 1111 1111",
         CARD.replace(" ", "\n"),  # a match stays in its line
         "jane dot doe at example dot org",
+        " ".join(CARD.replace(" ", "")),  # in more than eight groups
     ],
 )
 def test_what_the_manual_says_is_not_found_is_not(text: str) -> None:

@@ -121,7 +121,9 @@ class Asides:
         self, worker: Agent, agent: Agent, above: Session, prompt: Prompt, how: Aside, choice: Choice
     ) -> Turn:
         forked = how.initial_messages == "forked"
-        title = title_from(self._history.redactor.text(prompt.question))
+        guards = worker.running_parts().shared.policy.rules.guards
+        # Where guards may take something out of the prompt, the title is made of what they leave.
+        title = "" if guards else title_from(self._history.redactor.text(prompt.question))
         record = replace(
             new_record(worker.name, above.record.owner, title),
             parent=above.id,

@@ -171,8 +171,11 @@ class Children:
     async def _make(self, origin: Origin, agent: Agent, call_id: str, text: str, forked: bool) -> Child:
         parent = _turn(origin)
         above = parent.session.record
+        # Where guards may take something out of the text, the title is made of what they leave.
+        guards = agent.running_parts().shared.policy.rules.guards
+        title = "" if guards else title_from(self._history.redactor.text(text))
         record = replace(
-            new_record(agent.name, above.owner, title_from(self._history.redactor.text(text))),
+            new_record(agent.name, above.owner, title),
             parent=above.id,
             of_turn=parent.trace_id,
             of_call=call_id,

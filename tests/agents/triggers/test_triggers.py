@@ -23,6 +23,7 @@ from tests.agents.triggers.rig import (
     told,
     trigger,
 )
+from tests.conftest import write
 from tests.scripted_model import say
 
 
@@ -258,3 +259,26 @@ async def test_that_nobody_follows_is_a_problem_after_a_moment(
         await anext(follower)
         assert daemon.problems() == []
         await follower.aclose()
+
+
+async def test_a_guard_redacts_what_happened_or_refuses_it(paths: Paths) -> None:
+    tables = [
+        'name = "mails"\non = "event"\nmatch = "mail-address"\naction = "redact"',
+        'name = "falcon"\non = "event"\npattern = "falcon"\naction = "block"',
+    ]
+    text = "".join(f"[[guard]]\n{table}\n" for table in tables)
+    write(paths.config / "policy.d" / "10-guards.toml", text)
+    trigger(paths, prompt="look at {what}")
+    async with running(paths, {"ops": [say("all well")]}) as (daemon, model):
+        await daemon.triggers.fire("disk", [happened("mail of jane@example.org")])
+        await at_rest(daemon.triggers)
+        asked = str(model.requests[0].body["messages"][-1]["content"])
+        assert asked.startswith("look at mail of [mail address]\n")
+        assert "jane" not in asked
+        (firing,) = await taken(daemon.triggers)
+        _, session = daemon.registry.session(firing.session)
+        assert session.record.title == "look at mail of [mail address]"
+        await daemon.triggers.fire("disk", [happened("a falcon")])
+        await at_rest(daemon.triggers)
+        assert len(model.requests) == 1
+        assert [one.code for one in await taken(daemon.triggers)] == ["", "policy_denied"]

@@ -218,6 +218,7 @@ def _name_of(source: str | None) -> str:
 def _from_openapi(
     source: str, text: str, name: str, operations: tuple[str, ...], tags: tuple[str, ...], server: str
 ) -> str:
+    from lightagentd.agents.drafts.drafts import SOURCE_BYTES
     from lightagentd.toolkit.openapi.document import Document, read
     from lightagentd.toolkit.openapi.source import source_of
     from lightagentd.toolkit.web.guard import parse_url
@@ -225,7 +226,15 @@ def _from_openapi(
     if server:
         parse_url(server)
     facts = Document(read(text, source), source).facts(operations, tags, server.rstrip("/"))
-    return source_of(name, facts)
+    made = source_of(name, facts)
+    if len(made) > SOURCE_BYTES:
+        raise InvalidArgument(
+            f"{source}: its {len(facts['operations'])} operations make a tool of {len(made) >> 10} KiB, and"
+            f" {SOURCE_BYTES >> 10} are the most.",
+            suggestion="Choose some with --operation ID or --tag TAG.",
+            field="from",
+        )
+    return made
 
 
 def _from_model(settings: Settings, agent: str, name: str, words: str, text: str, source: str) -> str:

@@ -180,6 +180,19 @@ def test_a_description_becomes_a_tool_that_calls(daemon: DaemonProcess, pets: in
     assert [*daemon.paths.drafts.iterdir()] == []
 
 
+def test_a_document_that_would_make_too_large_a_tool_is_refused(
+    daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    wide = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(399)}}
+    post = {"post": {"requestBody": {"content": {"application/json": {"schema": wide}}}}}
+    servers = [{"url": "https://api.example.org"}]
+    found = {"openapi": "3.1.0", "servers": servers, "paths": {f"/a{n}": post for n in range(100)}}
+    described = write(tmp_path / "wide.json", json.dumps(found))
+    done = daemon.lactl("tools", "draft", "--from", str(described), "--agent", "ops")
+    assert done.returncode == 65
+    assert "wide.json: its 100 operations make a tool of " in done.stderr
+
+
 def test_a_model_writes_a_draft_which_only_an_administrator_installs(daemon: DaemonProcess) -> None:
     done = daemon.lactl("tools", "draft", "--agent", "ops", "--name", "active", "is a unit active?")
     assert done.returncode == 0, done.stderr

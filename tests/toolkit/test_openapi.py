@@ -115,6 +115,20 @@ def _bombs() -> str:
     )
 
 
+def test_servers_are_whole_urls_over_http() -> None:
+    host = {"url": "https://{zone}.example.org/v1/", "variables": {"zone": {"default": "eu"}}}
+    made = document({"/a": {"get": {}}}) | {"servers": [{"url": "wss://x.example"}, {"url": "/v1"}, host]}
+    assert facts(made)["servers"] == ["https://eu.example.org/v1"]
+    for servers, said in (
+        ([{"url": "/v1"}], "no server has a whole URL"),
+        ([{"url": "https://u:p@x.example"}], "has a user name in it"),
+        ([{"url": "https://x.example/?a=b"}], "a server has no query"),
+    ):
+        with pytest.raises(InvalidArgument, match=r"a\.yaml, at #/servers") as caught:
+            facts(made | {"servers": servers})
+        assert said in caught.value.message
+
+
 def test_of_5000_operations_some_are_chosen() -> None:
     paths = {f"/a{n}": {"get": {"operationId": f"getA{n}", "tags": [f"t{n // 50}"]}} for n in range(5000)}
     with pytest.raises(InvalidArgument, match="5000 operations are more than the 100") as caught:

@@ -262,7 +262,7 @@ class Document:
                 default = variable.get("default", "") if isinstance(variable, dict) else ""
                 url = url.replace(f"{{{name}}}", str(default))
             parts = urlsplit(url)
-            if not parts.netloc:
+            if not parts.netloc or parts.scheme not in ("http", "https"):
                 continue
             try:
                 parse_url(url)

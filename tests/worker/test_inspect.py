@@ -23,14 +23,14 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from lightagentd.agents.content import Content
 from lightagentd.agents.tool_calls.given import given
+from lightagentd.agents.tool_calls.toolbox import Toolbox
 from lightagentd.config import configuration
 from lightagentd.errors import NotFound, PermissionDenied, Refused, WorkerUnavailable
-from lightagentd.host.paths import Paths, default_paths
+from lightagentd.host.paths import Paths
 from lightagentd.policy.decide import Policy
 from lightagentd.policy.rulefiles import RuleSet
-from lightagentd.skills import SkillCatalog
+from lightagentd.skills import Skill
 from lightagentd.tool import Effect, Place
 from lightagentd.worker import places, sandbox
 from lightagentd.worker.pool import Pool
@@ -280,10 +280,19 @@ async def test_a_script_gets_a_survey_if_its_skill_asks_and_policy_allows_what_i
     ):
         policy = Policy(enforced=lambda: True, trusted_skill=lambda *_: True, rules=ruled)
         asked_by = replace(call, agent_effects=effects)
-        content = Content(default_paths())
-        content.skills = SkillCatalog(skills={"x": replace(SKILLS["health"], sees=sees)})
-        found = await given(content, policy, pool, str, [asked_by], owner=0)
+        skills = {(asked_by.agent, "x"): replace(SKILLS["health"], sees=sees)}
+        found = await given(_Known(skills), policy, pool, str, [asked_by], owner=0)
         assert ("survey" in found) is gets
+
+
+class _Known:
+    """What is known of skills, and no tools."""
+
+    def __init__(self, skills: dict[tuple[str, str], Skill]) -> None:
+        self._skills, self.toolbox = skills, Toolbox()
+
+    def trusted_skill(self, agent: str, name: str) -> Skill | None:
+        return self._skills.get((agent, name))
 
 
 @in_module_loop

@@ -18,11 +18,12 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from lightagentd.agents.content import Content
 from lightagentd.agents.kits.folder import SKILLS
+from lightagentd.agents.tool_calls.toolbox import Toolbox
 from lightagentd.policy.decide import Decision, Policy, PolicyCall
+from lightagentd.skills import Skill
 from lightagentd.tool import Effect
 from lightagentd.worker.pool import Pool
 
@@ -30,8 +31,17 @@ _CREDENTIAL_BYTES = 16 << 10
 _TELLS = (("proc", "info"), ("net", "connections"))
 
 
+class Known(Protocol):
+    """What is known of skills and tools (`agents.content`)."""
+
+    toolbox: Toolbox
+
+    def trusted_skill(self, agent: str, name: str) -> Skill | None:
+        """A skill of an agent, if nobody but root and the daemon's user can write it."""
+
+
 async def given(
-    content: Content,
+    content: Known,
     policy: Policy,
     pool: Pool,
     snapshot_before: Callable[[str], str],

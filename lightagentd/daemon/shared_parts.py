@@ -51,7 +51,7 @@ def shared_parts(
     config: Config, paths: Paths, history: History, pool: Pool, panic: Panic, granted: Granted
 ) -> SharedParts:
     """`granted` gives the effects that a trigger has without a person."""
-    limits, content = config.limits, Content(paths)
+    limits, content, profiles = config.limits, Content(paths), Profiles(history)
     policy = Policy(
         enforced=lambda: pool.backend.enforced,
         trusted_skill=content.trusts_skill,
@@ -61,15 +61,16 @@ def shared_parts(
     asked = AllQuestions(history, limits, key_file=paths.state / "approvals.key")
     plans, offers = Plans(history), Offers(history, policy, content.members_of, content.skill_names)
     metadata = Metadata(config.models, paths.state / "models.json")
-    hooks, profiles = Hooks(history, pool, paths.config / HOOKS_FOLDER), Profiles(history)
+    hooks = Hooks(history, pool, paths.config / HOOKS_FOLDER)
     memories = Memories(config.memory, history, content.memory_policy_of)
     memories.around = MemoryHooks(hooks, partial(guard_memory, policy, history))
-    search = ToolSearch(offers, content.toolbox_of, pool.has_change)
     children = Children(history, limits, asked, content.members_of)
     mail = Mail(history, limits, content.members_of, lambda: content.definitions.agents)
     skill = SkillTool(children, content.catalog_of, content.toolbox_of)
+    search = ToolSearch(offers, content.toolbox_of, pool.has_change)
     team = AgentTool(children), MessageTool(mail), skill, FlowsTool(), search
     builtins = Builtins([Human(asked.inputs), PlanTool(plans), Memory(memories), *team])
+    skills = content.catalog_of, content.skills_of_team
     return SharedParts(
         paths=paths,
         limits=limits,
@@ -81,9 +82,7 @@ def shared_parts(
         asked=asked,
         plans=plans,
         metadata=metadata,
-        model_clients=ModelClients(
-            config.models, metadata, history.redactor, content.catalog_of, content.skills_of_team
-        ),
+        model_clients=ModelClients(config.models, metadata, history.redactor, *skills),
         circuits=Circuits(lambda circuit: store_circuit(history, circuit)),
         ledger=Ledger(history, config.budgets, metadata.price),
         memories=memories,

@@ -25,8 +25,10 @@ class Rig:
 
 
 @contextlib.contextmanager
-def rig(steps: int) -> Iterator[Rig]:
-    """A rig whose model makes `steps` tool calls for each prompt, and then answers."""
+def rig(steps: int, *, hooks: str = "") -> Iterator[Rig]:
+    """A rig whose model makes `steps` tool calls for each prompt, and then answers. `hooks` is the text of a
+    file of hooks.
+    """
     with contextlib.ExitStack() as stack:
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="la-bench-")))
         base.chmod(0o755)
@@ -44,6 +46,8 @@ def rig(steps: int) -> Iterator[Rig]:
             base / "etc/agent/bench/AGENT.md",
             f"---\nmodel: openai/scripted\nbase_url: {url}\nlimits: {{max_steps: {steps + 1}}}\n---\n",
         )
+        if hooks:
+            write(base / "etc/hooks/bench.py", hooks)
         daemon = DaemonProcess(Paths(config=base / "etc", state=base / "state", runtime=base / "run"))
         stack.callback(daemon.close)
         daemon.start()

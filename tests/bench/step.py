@@ -28,7 +28,7 @@ def run(rounds: int) -> None:
         with asyncio.Runner() as runner:
             http = httpx.AsyncClient()
             for number in range(rounds + 1):
-                turn = _turn(client)
+                turn = one_turn(client)
                 loop = runner.run(_bare(http, ready.model_url, bodies))
                 if number:  # the first round warms both up
                     ours.append(turn / (STEPS + 1) * 1000)
@@ -40,7 +40,7 @@ def run(rounds: int) -> None:
     print(f"step, ratio: {statistics.median(ratios):.2f} (target: at most {TARGET})")
 
 
-def _turn(client: Client) -> float:
+def one_turn(client: Client) -> float:
     """One turn in a new session, in seconds."""
     started = time.perf_counter()
     last: dict[str, Any] = {}
@@ -53,7 +53,7 @@ def _turn(client: Client) -> float:
 
 def _bodies(ready: Rig, client: Client) -> list[dict[str, Any]]:
     """The requests that a turn makes, rebuilt from the conversation that the daemon stored."""
-    _turn(client)
+    one_turn(client)
     session = client.call("org.lightagent1.Sessions.List", agent="bench")["sessions"][0]["id"]
     stored = client.call("org.lightagent1.Sessions.Messages", session=session, limit=1000)["messages"]
     tools = client.call("org.lightagent1.Tools.List")["tools"]

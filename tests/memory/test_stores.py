@@ -180,6 +180,7 @@ async def test_one_that_is_slow_or_gone_leaves_the_daemons_own_search(
         assert await recalled(found) == ["the disk"]
         assert "shelf does not work as it should: retrieve" in found.problems[0]
         assert "hunter2" not in found.problems[0]
+        assert ("no answer within 0.2 seconds" in found.problems[0]) == (how == "blocks")
         module.released.set()
         module.answer.clear()
     async with memories(tmp_path, **settings(f"{shelf}:Plain", timeout_s=30)) as found:

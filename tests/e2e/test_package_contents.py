@@ -58,7 +58,7 @@ EXPECTED = (
     "/usr/share/man/man5/org.lightagent1.5.gz",
     "/usr/share/man/man8/lightagentd.8.gz",
     "/usr/share/doc/lightagentd/README.md.gz",
-    "/usr/share/doc/lightagentd/docs/tools.md",
+    "/usr/share/doc/lightagentd/docs/tools.md.gz",
     "/usr/share/doc/lightagentd/copyright",
     "/usr/share/doc/lightagentd/examples/policy.d/20-guards.toml",
     "/usr/share/doc/lightagentd/examples/skills/large-logs/scripts/large_logs.sh",

@@ -86,6 +86,7 @@ def test_only_change_is_for_an_administrator_to_enable() -> None:
     others = [
         "lightagent-health.timer",
         "lightagent-prompt@.timer",
+        "lightagent-telemetry.service",
         "lightagentd.service",
         "lightagentd.socket",
     ]

@@ -10,7 +10,7 @@ import pytest
 
 from lightagentd.errors import HookBlocked, LightagentError, PermissionDenied
 from lightagentd.host.paths import Paths
-from tests.agents.asking import asking, lines, prepare, waiting
+from tests.agents.asking import Watched, asked, asking, lines, prepare, waiting
 from tests.agents.flows import rig
 from tests.agents.scripted import ME, Scripted, scripted
 from tests.conftest import write
@@ -143,6 +143,19 @@ async def test_the_approval_is_for_the_replaced_call_and_a_hook_may_spare_the_pe
         assert waiting(test) == []
         assert "not at night" in test.conversation(session)[2].content
         assert lines(out) == []
+
+
+async def test_a_replaced_call_has_the_effect_of_its_new_arguments(paths: Paths) -> None:
+    hook(
+        paths,
+        "a",
+        "def before_tool_call(payload):\n"
+        '    return replace({"args": payload["args"] | {"effect": "change"}})\n',
+    )
+    script = [call("bash_exec", {"command": "true", "effect": "observe"}), say("done")]
+    async with asking(paths, script) as test, Watched(test, await test.session()):
+        question = await asked(test)
+        assert (question.tool, question.effect, question.args["effect"]) == ("bash", "change", "change")
 
 
 BAD = {

@@ -9,17 +9,19 @@ blocks each turn and each call of its agents.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lightagentd.errors import HookBlocked, LightagentError
+from lightagentd.errors import HookBlocked, LightagentError, StorageError
 from lightagentd.events.history import History, NewEvent
 from lightagentd.events.types import hook as kinds
 from lightagentd.worker.pool import Pool
 from lightagentd.worker.source import HOOKS
+
+_log = logging.getLogger(__name__)
 
 HOOKS_FOLDER = "hooks"
 """The folder below that of the configuration, and below that of a kit."""
@@ -131,9 +133,11 @@ class Hooks:
         return tried.payload
 
     async def tell(self, phase: str, agent: str, payload: dict[str, Any]) -> None:
-        """Tell the hooks of something that is done. Raises StorageError."""
-        with contextlib.suppress(HookBlocked):  # it is stored, and nothing is left to block
+        """Tell the hooks of something that is done and stored: whatever comes of it, that stays so."""
+        try:
             await self.ask(phase, agent, payload)
+        except (HookBlocked, StorageError) as err:
+            _log.info("%s of %s: %s", phase, agent, err.message)
 
     async def attempt(self, phase: str, agent: str, payload: dict[str, Any]) -> Tried:
         """Ask the hooks in a phase, until one blocks; nothing is stored."""

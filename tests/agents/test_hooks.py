@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lightagentd.errors import HookBlocked, LightagentError, PermissionDenied
+from lightagentd.errors import HookBlocked, LightagentError, PermissionDenied, StorageError
+from lightagentd.events.history import Event, History, NewEvent
 from lightagentd.host.paths import Paths
 from tests.agents.asking import Watched, asked, asking, lines, prepare, waiting
 from tests.agents.flows import rig
@@ -218,6 +220,27 @@ async def test_a_file_that_cannot_be_used_blocks_its_agents_and_is_a_problem(pat
         file.unlink()
         assert (await test.daemon.reload()).problems == []
         assert (await test.prompt(session))[-1]["type"] == "done"
+
+
+async def test_a_turn_that_is_stored_is_done_whatever_becomes_of_a_remark(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook(paths, "a", 'def after_turn(payload):\n    return block("noted")\n')
+    append = History.append
+
+    def full(self: History, *events: NewEvent, **more: Any) -> asyncio.Future[list[Event]]:
+        if not any(event.topic == "hook.decided" for event in events):
+            return append(self, *events, **more)
+        failed: asyncio.Future[list[Event]] = asyncio.get_running_loop().create_future()
+        failed.set_exception(StorageError("The disk is full."))
+        return failed
+
+    async with scripted(paths, [say("fine")]) as test:
+        session = await test.session()
+        monkeypatch.setattr(History, "append", full)
+        assert (await test.prompt(session))[-1]["type"] == "done"
+        assert decided(test) == []
+        monkeypatch.undo()
 
 
 async def test_hooks_come_in_the_order_of_their_names_and_a_kit_has_its_own(paths: Paths) -> None:

@@ -53,6 +53,20 @@ class EventPage:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecordPage:
+    """Some events as they are stored, oldest first: `records` has two lines for each, its header and its data
+    (empty when it was deleted), and `hash` is SHA-256 of the first. `next_seq` is where to go on: behind the
+    last event that was looked at. `head_seq` is the newest event. `missed` is how many events retention
+    removed between where the caller went on and what is left.
+    """
+
+    records: str
+    next_seq: int
+    head_seq: int
+    missed: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pruned:
     """What retention did, or with `dry_run` would do, about: how many events it removed, which sessions it
     deleted, how many bytes of the file that freed, how many are in use, and the number of the event at which

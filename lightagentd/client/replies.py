@@ -205,6 +205,8 @@ EventItem = TypedDict("EventItem", {"event": StoredEvent | None, "missed": Misse
 EventsReply = TypedDict("EventsReply", {"events": list[StoredEvent]})
 EventPage = TypedDict("EventPage", {"events": list[StoredEvent], "next_seq": int})
 PageReply = TypedDict("PageReply", {"page": EventPage})
+RecordPage = TypedDict("RecordPage", {"records": str, "next_seq": int, "head_seq": int, "missed": int})
+HistoryPageReply = TypedDict("HistoryPageReply", {"page": RecordPage})
 Pruned = TypedDict("Pruned", {"removed": int, "sessions": list[str], "freed_bytes": int, "live_bytes": int,
         "first_seq": int, "compacted": bool, "dry_run": bool})
 PrunedReply = TypedDict("PrunedReply", {"pruned": Pruned})

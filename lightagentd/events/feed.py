@@ -152,11 +152,9 @@ class _Follower:
         self.position = max(self.position, self._history.queries.first_seq(self._wanted))
         first_seq = max(self.position, self._notified_seq + 1)
         missed = None
-        anchor_seq, _ = self._history.environment.anchor()
-        if first_seq <= anchor_seq:
-            kept = self._history.queries.count(first_seq, anchor_seq)
-            removed = anchor_seq + 1 - first_seq - kept
-            missed = Missed(count=removed, first_seq=first_seq, from_seq=anchor_seq + 1)
+        removed, from_seq = self._history.queries.removed(first_seq)
+        if from_seq:
+            missed = Missed(count=removed, first_seq=first_seq, from_seq=from_seq)
         found = self._history.queries.slice(
             self._wanted, self.position, limit=_SLICE, limit_bytes=_SLICE_BYTES
         )

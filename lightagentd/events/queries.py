@@ -6,7 +6,7 @@ without a running daemon. Every read is one short transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from lightagentd.events.store.layout import (
     index_prefix,
     seq_key,
 )
-from lightagentd.events.store.search import LAST_SEQ, Slice, decode_stored, read_slice
+from lightagentd.events.store.search import LAST_SEQ, Slice, decode_stored, read_records, read_slice
 
 _STEPS = 20_000
 """Keys of an index that are looked at in one transaction, about 10 ms."""
@@ -100,6 +100,21 @@ class Queries:
         return read_slice(
             self.environment, wanted, from_seq, limit=limit, limit_bytes=limit_bytes, backwards=backwards
         )
+
+    def records(
+        self, kinds: Collection[str], from_seq: int, last_seq: int, *, limit_bytes: int
+    ) -> tuple[list[bytes], int]:
+        """The stored bytes of some events of these kinds, and the next number: `search.read_records`."""
+        return read_records(self.environment, kinds, from_seq, last_seq, limit_bytes=limit_bytes)
+
+    def removed(self, first_seq: int) -> tuple[int, int]:
+        """How many events from a number on retention has removed, and the first number behind them: (0, 0)
+        for none.
+        """
+        anchor_seq, _ = self.environment.anchor()
+        if first_seq > anchor_seq:
+            return 0, 0
+        return anchor_seq + 1 - first_seq - self.count(first_seq, anchor_seq), anchor_seq + 1
 
     def first_seq(self, wanted: Filter) -> int:
         """The first number that an event of that time can have; 0 if unknown."""

@@ -22,14 +22,9 @@ async def content_of(client: AsyncClient, event: Event, done: Done) -> dict[str,
     """
     if done.operation != TURN or not event["trace_id"]:
         return {}
-    async with client:
-        page = await client.call(
-            "History.Page",
-            trace=event["trace_id"],
-            topic="agent.message",
-            to_seq=event["seq"],
-            limit=MESSAGES,
-        )
+    page = await client.call(
+        "History.Page", trace=event["trace_id"], topic="agent.message", to_seq=event["seq"], limit=MESSAGES
+    )
     messages = [_message(one["data"]) for one in page["page"]["events"] if one["data"] is not None]
     first = next((at for at, one in enumerate(messages) if one["role"] != "user"), len(messages))
     return {

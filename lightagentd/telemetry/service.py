@@ -1,9 +1,10 @@
 """`lightagent-telemetry.service`: follows the events, and sends what ended in them to a receiver.
 
-It is an ordinary client of the control socket. What it has sent is known from one file with two numbers,
-which move only once the receiver took everything up to them. While the receiver takes nothing it follows
-nothing: the events wait in the history, the daemon has nobody to serve, and the memory here is that of one
-batch. A crash between the receiver's answer and the file has a batch sent again, with the ids of before.
+It is an ordinary client of the control socket, which asks from time to time for what was stored since, as it
+is stored: the daemon decodes nothing for it. What it has sent is known from one file with two numbers, which
+move only once the receiver took everything up to them. While the receiver takes nothing it asks for nothing:
+the events wait in the history, and the memory here is that of one page. A crash between the receiver's answer
+and the file has a batch sent again, with the ids of before.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from lightagentd.client.aio import AsyncClient
 from lightagentd.client.pause import keep_trying
 from lightagentd.config.configuration import load
 from lightagentd.config.telemetry import PROBLEM, Telemetry
-from lightagentd.errors import DaemonUnreachable, LightagentError
+from lightagentd.errors import LightagentError
+from lightagentd.events.model import decode
 from lightagentd.host.atomic_file import whole_file
 from lightagentd.host.paths import default_paths
 from lightagentd.host.systemd import STATUS_MAX, notify
@@ -31,7 +33,7 @@ from lightagentd.telemetry.metrics import metrics
 from lightagentd.telemetry.otlp import Signal, request
 from lightagentd.telemetry.position import Position
 from lightagentd.telemetry.receiver import NotTaken, Receiver, checked
-from lightagentd.telemetry.spans import TOPICS, Done, Event, done_of, span
+from lightagentd.telemetry.spans import KINDS, Done, Event, done_of, span
 from lightagentd.text.reason import reason
 from lightagentd.unattended.asking import CONNECT_TIMEOUT_S, run_until_told
 
@@ -80,15 +82,19 @@ class Service:
 
     async def _follow(self, client: AsyncClient) -> None:
         """Send batch by batch, until the daemon stops or the receiver takes nothing."""
-        position = await self._begin(client)
-        replies = client.stream("Events.Subscribe", from_seq=position.first_seq, topic=",".join(TOPICS))
-        events: asyncio.Queue[Event] = asyncio.Queue(BATCH)
+        from_seq = (await self._begin(client)).first_seq
         self._tell()
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_read(replies, events), name="read-events")
-            while True:
-                await self._gather(events)
+        while True:
+            page = (await client.call("History.Records", from_seq=from_seq, kinds=list(KINDS)))["page"]
+            if page["missed"]:
+                _log.warning("retention removed %d events before they were sent", page["missed"])
+            await self._take(client, page["records"])
+            if page["head_seq"] + 1 < from_seq:
+                page["next_seq"] = (await self._begin(client)).first_seq
+            elif page["next_seq"] > page["head_seq"]:
                 await self._send()
+                await asyncio.sleep(self._telemetry.interval_s)
+            from_seq = page["next_seq"]
 
     async def _begin(self, client: AsyncClient) -> Position:
         """Where to go on: behind the newest event at the first start, and where the history was replaced."""
@@ -101,33 +107,24 @@ class Service:
             await asyncio.to_thread(positions.store, self._state, self._position)
         return self._position
 
-    async def _gather(self, events: asyncio.Queue[Event]) -> None:
-        """Fill the batch with what comes within the interval after its first event, while there is room."""
-        size_bytes = await self._add(await events.get())
-        until = asyncio.get_running_loop().time() + self._telemetry.interval_s
-        while len(self._pending) < BATCH and size_bytes < BATCH_BYTES:
+    async def _take(self, client: AsyncClient, records: str) -> None:
+        """Make spans of some records, and send them whenever there are enough."""
+        lines, size_bytes = records.split("\n"), 0
+        for header, data in zip(lines[::2], lines[1::2], strict=False):
             try:
-                async with asyncio.timeout_at(until):
-                    event = await events.get()
-            except TimeoutError:
-                return
-            size_bytes += await self._add(event)
-
-    async def _add(self, event: Event) -> int:
-        """Add an event to the batch; gives about how long its content is."""
-        try:
-            done = done_of(event)
-        except (KeyError, TypeError, ValueError) as err:
-            _log.warning("the event %d has no span: %s: %s", event["seq"], type(err).__name__, err)
-            return 0
-        if done is None:
-            return 0
-        content = await self._content(event, done) if self._telemetry.content else None
-        self._pending.append((event, done, span(event, done, content)))
-        return sum(len(text) for text in (content or {}).values())
-
-    async def _content(self, event: Event, done: Done) -> dict[str, str]:
-        return await content_of(AsyncClient(self._control, timeout_s=CONNECT_TIMEOUT_S), event, done)
+                event = decode(f"{header}\n{data}".encode()).to_dict()
+                done = done_of(event)
+            except (KeyError, TypeError, ValueError) as err:
+                _log.warning("an event has no span: %s: %s: %s", type(err).__name__, err, header[:80])
+                continue
+            if done is None:
+                continue
+            content = await content_of(client, event, done) if self._telemetry.content else None
+            self._pending.append((event, done, span(event, done, content)))
+            size_bytes += sum(len(text) for text in (content or {}).values())
+            if len(self._pending) >= BATCH or size_bytes >= BATCH_BYTES:
+                await self._send()
+                size_bytes = 0
 
     # Sending
 
@@ -177,21 +174,6 @@ class Service:
                 file.write(self.problem.encode())
         except OSError as err:
             _log.warning("%s cannot be written: %s", self._told, reason(err))
-
-
-async def _read(replies: AsyncGenerator[dict[str, Any]], events: asyncio.Queue[Event]) -> None:
-    """Put events into a queue that holds few: a receiver that is slow has the events wait in the history.
-    Raises DaemonUnreachable when there are no more.
-    """
-    async with contextlib.aclosing(replies):
-        async for reply in replies:
-            if (missed := reply.get("missed")) is not None:
-                _log.warning("retention removed %d events before they were sent", missed["count"])
-            elif (event := reply.get("event")) is None:
-                break
-            else:
-                await events.put(event)
-    raise DaemonUnreachable("The daemon stops.")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 
 from lightagentd.telemetry.otlp import CLIENT, FAILED, INTERNAL, OK, Value, attributes, nanoseconds
 
-TOPICS = (
-    *("agent.llm_response", "agent.error", "agent.retry", "agent.tool_dispatch"),
-    *("session.turn", "session.compacted", "tool"),
+KINDS = (
+    *("agent.llm_response", "agent.error", "agent.retry/retry", "agent.tool_dispatch/refused"),
+    *("session.turn/done", "session.compacted/compacted", "tool/invocation"),
 )
 """What is followed."""
 CHAT, CALL, TURN = "chat", "execute_tool", "invoke_agent"

@@ -33,11 +33,13 @@ from tests.bench import (
     siege,
     start,
     step,
+    telemetry,
     watching,
 )
 
 BENCHMARKS = {
     "step": step.run,
+    "telemetry": telemetry.run,
     "calls": calls.run,
     "children": children.run,
     "asides": asides.run,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from contextlib import aclosing
 from typing import Any
@@ -13,8 +14,16 @@ from lightagentd.control.authz import Caller
 from lightagentd.control.dbus.methods import methods
 from lightagentd.control.operations import history as history_operations
 from lightagentd.daemon.daemon import Daemon
-from lightagentd.errors import AgentNotFound, InvalidArgument, LightagentError, TimedOut, ToolNotFound
+from lightagentd.errors import (
+    AgentNotFound,
+    InvalidArgument,
+    LightagentError,
+    PermissionDenied,
+    TimedOut,
+    ToolNotFound,
+)
 from lightagentd.events.filter import Filter
+from lightagentd.events.model import Event, decode
 from lightagentd.events.store import records, search
 from lightagentd.events.subscriptions import LIMIT
 from lightagentd.events.types.daemon import DaemonReady
@@ -163,6 +172,44 @@ async def test_a_client_is_told_what_it_missed(daemon: Daemon) -> None:
         first = (await anext(aiter(stream)))["parameters"]
     head = daemon.history.head_seq
     assert first["missed"] == {"count": head - 7, "first_seq": 6, "from_seq": head - 1}
+
+
+async def test_who_follows_all_gets_records_as_they_are_stored(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(daemon, 20)
+    await prune(daemon, 5)
+    for kind in ("tool.mined/odd", "tool.mine.x/a"):
+        topic, _, of_type = kind.partition("/")
+        await daemon.history.append(emitted(topic, of_type, {"said": "\n"}))
+    monkeypatch.setattr(history_operations, "PAGE_BYTES", 1000)
+    found: list[Event] = []
+    position, missed = 2, 0
+    while True:
+        page = await daemon.service.history.records(ME, from_seq=position)
+        lines = page.records.split("\n")
+        found += [decode("\n".join(pair).encode()) for pair in zip(lines[::2], lines[1::2], strict=False)]
+        missed += page.missed
+        if page.next_seq == position:
+            break
+        position = page.next_seq
+    assert found == daemon.history.queries.range(6, 1000)
+    assert (missed, position) == (4, daemon.history.head_seq + 1)
+
+    async def seen(*kinds: str) -> list[str]:
+        page = await daemon.service.history.records(ME, from_seq=1, kinds=[*kinds])
+        headers = [json.loads(line) for line in page.records.split("\n")[:-1:2]]
+        return [f"{one['topic']}/{one['type']}" for one in headers]
+
+    assert await seen("tool.mine") == ["tool.mine.x/a"]
+    assert await seen("tool.mine/b", "tool.mined/odd") == ["tool.mined/odd"]
+    assert await seen("tool") == ["tool.mined/odd", "tool.mine.x/a"]
+    assert await seen("tool.min", ".*", 'x"') == []
+    other = Caller(uid=65534, gid=65534, pid=os.getpid())
+    with pytest.raises(PermissionDenied):
+        await daemon.service.history.records(other, from_seq=1)
+    with pytest.raises(InvalidArgument):
+        await daemon.service.history.records(ME, from_seq=0)
 
 
 async def test_on_d_bus_what_was_missed_is_an_item_of_its_own(daemon: Daemon) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -88,6 +90,32 @@ class History(Operations, interface="org.lightagent1.History"):
             next_seq = 0
         events = [stored(event) for event in found if low <= event.seq <= high]
         return api.EventPage(events=events if oldest_first else events[::-1], next_seq=next_seq)
+
+    @method("Records", returns="page")
+    async def records(
+        self, caller: Caller, *, from_seq: int, kinds: list[str] | None = None
+    ) -> api.RecordPage:
+        """What is stored from a number on, as it is stored, for programs that follow all that happens; for
+        administrators. kinds: these alone, each a topic with what is below it, or a TOPIC/TYPE. It waits for
+        nothing: go on at next_seq, later when that is behind head_seq.
+        """
+        await self._access.admit(caller, Operation.ADMINISTER)
+        if not 1 <= from_seq < LAST_SEQ:
+            raise InvalidArgument("from_seq is out of range.", field="from_seq")
+        return await asyncio.to_thread(self._records, from_seq, kinds or ())
+
+    def _records(self, from_seq: int, kinds: Sequence[str]) -> api.RecordPage:
+        """Runs in a thread."""
+        queries, head_seq, until_s = self._history.queries, self._history.head_seq, time.monotonic() + PAGE_S
+        missed, behind = queries.removed(from_seq)
+        before, position, found, room = 0, max(from_seq, behind), list[bytes](), PAGE_BYTES
+        while room > 0 and before != position and time.monotonic() < until_s:
+            before = position
+            rows, position = queries.records(kinds, position, head_seq, limit_bytes=room)
+            found += rows
+            room -= sum(map(len, rows))
+        text = b"".join(row + b"\n" for row in found).decode("utf-8", "replace")
+        return api.RecordPage(records=text, next_seq=position, head_seq=head_seq, missed=missed)
 
     async def _what_may_be_seen(self, caller: Caller, wanted: Filter, limit: int) -> Filter:
         """The filter, narrowed to what the caller may see. Raises PermissionDenied, InvalidArgument,

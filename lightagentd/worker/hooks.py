@@ -20,6 +20,7 @@ from asyncvarlink import VarlinkInterface, varlinkmethod
 from lightagentd.host.rlimit import lower
 from lightagentd.limits import MAX_MESSAGE_BYTES
 from lightagentd.toolkit.hook import PHASES, TOLD, Block, Replace
+from lightagentd.worker import landlock
 from lightagentd.worker.loader import LOAD_LIMIT_S, bounded, check_owner, line_of, module_of
 from lightagentd.worker.lockdown import forbid_programs
 
@@ -202,5 +203,7 @@ class HooksInterface(VarlinkInterface, name="org.lightagent1.WorkerHooks"):
                 lower(resource.RLIMIT_DATA, DATA_BYTES)
                 if not forbid_programs():
                     _log.warning("no filter of system calls can be made here: hooks can start programs")
+                if level := landlock.abi():  # or they could use the scratch folder of the calls
+                    landlock.enter(landlock.ruleset(level, writable=landlock.WRITABLE_DEVICES))
             self._folders[folder] = load_hooks(Path(folder))
         return self._folders[folder]

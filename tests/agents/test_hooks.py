@@ -172,6 +172,7 @@ BAD = {
     'raise SystemExit("no")': "SystemExit: no",
     # What is not the sandbox's to give.
     'open("/var/tmp/lightagent-hook", "w")': "Read-only file system",
+    'open("/run/lightagent-scratch/hook", "w")': "Permission denied",
     'import socket; socket.create_connection(("127.0.0.1", 9))': "OSError",
     'import subprocess; subprocess.run(["id"])': "PermissionError",
 }

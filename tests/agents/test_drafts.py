@@ -98,8 +98,11 @@ async def pool(paths: Paths) -> AsyncIterator[Pool]:
 
 
 @pytest.fixture
-def drafts(paths: Paths, pool: Pool) -> Drafts:
-    return Drafts(paths.drafts, paths.kits, pool)
+def drafts(paths: Paths, pool: Pool) -> Iterator[Drafts]:
+    """Kept with the umask of lightagentd.service."""
+    old = os.umask(0o077)
+    yield Drafts(paths.drafts, paths.kits, pool)
+    os.umask(old)
 
 
 def draft(name: str, source: str = "", by: int = 1000) -> Draft:

@@ -21,6 +21,7 @@ from typing import Any
 
 from lightagentd.agents.drafts.reading import uses
 from lightagentd.agents.kits.believed import believed
+from lightagentd.agents.kits.store import readable_folder
 from lightagentd.agents.tool_calls.described import ToolInfo
 from lightagentd.errors import Conflict, InvalidArgument, LimitExceeded, NotFound, StorageError
 from lightagentd.host.atomic_file import write_whole
@@ -142,9 +143,8 @@ class Drafts:
         return Tried(draft=draft, tool=found, uses=_uses(draft.source))
 
     def _trial_place(self) -> Path:
-        place = self._kits / ".new"
-        place.mkdir(mode=0o755, parents=True, exist_ok=True)
-        return place
+        self._kits.parent.mkdir(parents=True, exist_ok=True)
+        return readable_folder(readable_folder(self._kits) / ".new")
 
     def _all(self) -> list[Draft]:
         paths = sorted(self._folder.glob("*.json")) if self._folder.is_dir() else []
@@ -168,9 +168,11 @@ class Drafts:
 
 
 def _lay(folder: Path, path: Path, source: str) -> None:
-    folder.chmod(0o755)  # a worker reads it
-    path.parent.mkdir(mode=0o755)
+    """Put it where a worker can read it, whatever the umask."""
+    folder.chmod(0o755)
+    readable_folder(path.parent)
     path.write_text(source, encoding="utf-8")
+    path.chmod(0o644)
 
 
 def untried(draft: Draft) -> Tried:

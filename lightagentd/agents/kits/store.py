@@ -66,7 +66,7 @@ def unpacked(archive: bytes, name: str, folder: Path, limits: Terms) -> Iterator
     """
     with _written(folder):
         _make(folder)
-        drafts = _made(folder / _NEW)
+        drafts = readable_folder(folder / _NEW)
         with tempfile.TemporaryDirectory(dir=drafts) as draft:
             Path(draft).chmod(0o755)  # a worker reads it to describe the tools
             source, top = Path(draft, ".archive"), Path(draft, ".top")
@@ -96,7 +96,7 @@ def place(draft: Path, folder: Path, *, replace: bool) -> Path:
             sync_folder(Path(path))
         if not (replace and target.is_dir() and exchange(draft, target)):
             if replace and os.path.lexists(target):
-                target.rename(_made(folder / _OLD) / draft.name)
+                target.rename(readable_folder(folder / _OLD) / draft.name)
             try:
                 rename_new(draft, target)
             except FileExistsError:
@@ -113,17 +113,17 @@ def place(draft: Path, folder: Path, *, replace: bool) -> Path:
 
 def remove(name: str, folder: Path) -> None:
     """Remove a kit that is there. Raises StorageError."""
-    with _written(folder), tempfile.TemporaryDirectory(dir=_made(folder / _NEW)) as gone:
+    with _written(folder), tempfile.TemporaryDirectory(dir=readable_folder(folder / _NEW)) as gone:
         (folder / name).rename(Path(gone, name))
         sync_folder(folder)
 
 
 def _make(folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    _made(folder)
+    readable_folder(folder)
 
 
-def _made(folder: Path) -> Path:
+def readable_folder(folder: Path) -> Path:
     """A folder that workers can read, whatever the umask."""
     folder.mkdir(exist_ok=True)
     folder.chmod(0o755)

@@ -105,6 +105,12 @@ def show(machine: Machine, *names: str) -> dict[str, str]:
     return {key: value for key, _, value in (line.partition("=") for line in out.splitlines())}
 
 
+def is_up_again(machine: Machine, before: int) -> bool:
+    """Whether the daemon runs in another process than the one with the PID `before`."""
+    now = show(machine, "MainPID", "ActiveState")
+    return now["ActiveState"] == "active" and now["MainPID"] not in ("0", str(before))
+
+
 def eventually(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:
     """Wait until the condition holds."""
     deadline = time.monotonic() + deadline_s

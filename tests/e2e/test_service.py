@@ -16,7 +16,17 @@ from lightagentd.worker import first_units
 from .calls import bus_unit, worker_unit
 from .cgroup import pids_below
 from .machine import Completed, Machine
-from .product import UNIT, eventually, lactl, lactl_json, lactl_json_lines, new_uid, show, start_service
+from .product import (
+    UNIT,
+    eventually,
+    is_up_again,
+    lactl,
+    lactl_json,
+    lactl_json_lines,
+    new_uid,
+    show,
+    start_service,
+)
 
 pytestmark = pytest.mark.e2e
 
@@ -275,12 +285,7 @@ def test_killed_daemon_is_started_again_with_its_sessions(service: Machine) -> N
     before = lactl_json(service, "sessions", "show", session)
     pid = main_pid(service)
     service.run(["kill", "-9", str(pid)])
-
-    def again() -> bool:
-        now = show(service, "MainPID", "ActiveState")
-        return now["ActiveState"] == "active" and now["MainPID"] not in ("0", str(pid))
-
-    eventually(again, f"{UNIT} is active with another main process")
+    eventually(lambda: is_up_again(service, pid), f"{UNIT} is active with another main process")
     assert lactl(service, "audit", "verify").status == 0
     assert lactl_json(service, "sessions", "show", session)["messages"] == before["messages"]
     assert "memory" in lactl(service, "prompt", "ops", f"--session={session}", "check memory").stdout

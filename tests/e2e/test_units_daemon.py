@@ -10,7 +10,7 @@ import pytest
 from .calls import main_pid, shell, worker_unit
 from .dropins import edited, in_background, let_it_end, slow_report
 from .machine import Machine
-from .product import UNIT, eventually, lactl, lactl_json, show, start_service
+from .product import UNIT, eventually, is_up_again, lactl, lactl_json, show, start_service
 
 pytestmark = pytest.mark.e2e
 
@@ -47,11 +47,6 @@ async def hanging(paths):
 daemon.serve = hanging
 daemon.main()
 """
-
-
-def is_up_again(machine: Machine, before: int) -> bool:
-    now = show(machine, "MainPID", "ActiveState")
-    return now["ActiveState"] == "active" and now["MainPID"] not in ("0", str(before))
 
 
 def said(machine: Machine, unit: str = UNIT) -> str:

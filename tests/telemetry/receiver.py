@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import socket
 from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -44,6 +45,8 @@ class OtlpReceiver:
     """What was no OTLP."""
     requests: int = 0
     port: int = 0
+    listens: socket.socket | None = None
+    """Where it listens, in the place of a port of this machine."""
 
     async def __aenter__(self) -> OtlpReceiver:
         app = web.Application()
@@ -51,8 +54,8 @@ class OtlpReceiver:
         app.router.add_post(f"{self.base}/v1/metrics", self._metrics)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port)
-        await site.start()
+        where = self.listens or socket.create_server(("127.0.0.1", self.port))
+        await web.SockSite(self._runner, where).start()
         self.port = self._runner.addresses[0][1]
         return self
 

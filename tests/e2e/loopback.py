@@ -1,4 +1,4 @@
-"""Servers of a test on the machine's loopback interface: they run in this process, with sockets made there."""
+"""Servers of a test on the machine's loopback interface: they run in this process, with sockets of there."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """What an administrator adds around turns, in the units of a booted system: telemetry, hooks, drafted tools.
 
-The tests are in an order: the last one looks at what the receiver got of all of them.
+The tests are in an order: in the second the daemon gets a credential, the last one breaks a hook and looks at
+what the receiver got of all of them.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ components:
 
 
 class Outside(BaseHTTPRequestHandler):
-    """A model that runs the command that it is prompted, or writes `drafted`; and an interface with pets."""
+    """A model that says or runs what it is prompted, or writes `drafted`; and an interface with pets."""
 
     drafted: ClassVar[str] = ""
     elsewhere: ClassVar[str] = ""
@@ -117,15 +118,18 @@ class Outside(BaseHTTPRequestHandler):
             answer = say(f"It says: {last['content']}")
         elif "Write one tool" in last["content"]:
             answer = say(f"```python\n{self.drafted}```\n")
+        elif last["content"].startswith("say "):
+            answer = say(last["content"])
         else:
             answer = call("bash_exec", {"command": last["content"], "effect": "observe"})
         self.answer(200, b"".join(answer.pieces), ("Content-Type", "text/event-stream"))
 
     def do_GET(self) -> None:
         if self.path == "/v1/pets/13":
-            return self.answer(302, b"", ("Location", self.elsewhere))
-        found = {"path": self.path, "right_key": self.headers["X-Key"] == SECRET}
-        self.answer(200, json.dumps(found).encode(), ("Content-Type", "application/json"))
+            self.answer(302, b"", ("Location", self.elsewhere))
+        else:
+            found = {"path": self.path, "right_key": self.headers["X-Key"] == SECRET}
+            self.answer(200, json.dumps(found).encode(), ("Content-Type", "application/json"))
 
     def answer(self, status: int, body: bytes, header: tuple[str, str]) -> None:
         self.send_response(status)
@@ -179,14 +183,14 @@ def around(service: Machine) -> Iterator[Around]:
         service.write(f"{ETC}/agent/scout/AGENT.md", SCOUT)
         service.write(f"{ETC}/pets.key", f"{SECRET}\n", 0o600)
         service.write(f"{ETC}/hooks/10-guard.py", HOOK + TRIED % port)
-        service.run(["systemctl", "restart", UNIT], timeout_s=60)
+        service.run(["systemctl", "reload", UNIT])
         service.run(["systemctl", "enable", "--now", SENDER])
         [newest] = lactl_json_lines(service, "history", "--limit=1")
         yield Around(service, receiver, port, newest["seq"])
         service.run(["systemctl", "disable", "--now", SENDER])
-        left = ["lightagentd.toml", "agent/scout", "pets.key", "hooks", "tools/pets.py"]
+        left = ["lightagentd.toml", "agent/scout", "pets.key", "hooks", "tools/pets.py", "tools/evil.py"]
         service.run(["rm", "-rf", *(f"{ETC}/{name}" for name in left), "/var/lib/lightagent-telemetry"])
-    service.run(["systemctl", "restart", UNIT], timeout_s=60)
+    service.run(["systemctl", "reload", UNIT])
 
 
 def done(tried: str) -> list[str]:
@@ -195,9 +199,10 @@ def done(tried: str) -> list[str]:
     return [line.partition(":")[0] for line in tried.splitlines() if line.endswith(": done")]
 
 
-def test_a_turn_comes_to_the_receiver(around: Around) -> None:
-    told = around.prompt("echo a pet")
-    assert (told[-1]["type"], "a pet" in told[-1]["text"]) == ("done", True), told
+def test_a_hook_blocks_a_call_and_the_turn_comes_to_the_receiver(around: Around) -> None:
+    told = around.prompt("echo forbidden")
+    assert "The hook 10-guard.py blocks it: not this one" in told[-1]["text"]
+    assert [one["result"] for one in told[-1]["calls"]] == ["hook_blocked"]
     eventually(lambda: around.sent() == around.happened(), "the receiver has all spans")
     names = [span.name for span in around.receiver.spans]
     assert sorted(names) == ["chat here/some"] * 2 + ["execute_tool bash.exec", "invoke_agent scout"]
@@ -208,32 +213,27 @@ def test_a_turn_comes_to_the_receiver(around: Around) -> None:
     assert sorted(shown.split("\n")) == ["", "active", f"sending to {around.receiver.endpoint}"]
 
 
-def test_a_hook_blocks_a_call_and_cannot_leave_its_worker_unit(around: Around) -> None:
+def test_nothing_is_lost_or_sent_twice_when_receiver_and_daemon_go_and_come(around: Around) -> None:
     machine = around.machine
-    told = around.prompt("echo forbidden")
-    assert "The hook 10-guard.py blocks it: not this one" in told[-1]["text"]
-    assert [one["result"] for one in told[-1]["calls"]] == ["hook_blocked"]
+    around.receiver.replies[:] = [refuses(503, "away")] * 1000
+    around.prompt("say one")
+    eventually(lambda: "503 (away)" in str(lactl_json(machine, "status")["problems"]), "status says so")
+    pid = main_pid(machine, UNIT)
+    machine.run(["kill", "-9", str(pid)])
+    eventually(lambda: is_up_again(machine, pid), "the daemon is back")
+    around.prompt("say two")
+    around.receiver.replies.clear()
+    eventually(lambda: around.sent() == around.happened(), "what waited is sent")
+    assert lactl_json(machine, "status")["problems"] == []
+
+
+def test_a_hook_cannot_leave_its_worker_unit(around: Around) -> None:
+    machine = around.machine
     asked = ["lactl", "--json", "hooks", "test", "before_turn", "--agent=scout", "--payload=-"]
     found = json.loads(machine.run(asked, input=json.dumps({"prompt": "what can you do?"})).stdout)
     assert done(found["payload"]["prompt"]) == []
     workers = {one["agent"]: one for one in lactl_json(machine, "status")["workers"]}
     assert workers["hooks@"]["unit"].startswith("lightagent-observe@")
-    assert workers["hooks@"]["unit"] != workers["scout"]["unit"]
-
-
-def test_a_broken_hook_file_blocks_and_is_a_problem(around: Around) -> None:
-    machine, file = around.machine, f"{ETC}/hooks/20-broken.py"
-    machine.write(file, "\n1 / 0\n")
-    said = f"{file}, line 2: ZeroDivisionError"
-    checked = lactl(machine, "hooks", "check", check=False)
-    assert (checked.status, said in checked.stderr) == (78, True)
-    assert "20-broken" not in lactl(machine, "hooks", "list").stdout
-    lactl(machine, "reload")
-    assert said in "\n".join(lactl_json(machine, "status")["problems"])
-    assert around.prompt("echo a pet")[-1]["code"] == "hook_blocked"
-    machine.run(["rm", file])
-    lactl(machine, "reload")
-    assert lactl_json(machine, "status")["problems"] == []
 
 
 def install(machine: Machine, draft: dict[str, Any]) -> None:
@@ -259,18 +259,15 @@ def test_the_code_of_a_drafted_tool_is_held_by_its_worker_unit(around: Around) -
     assert done(call_tool(around.machine, "evil.look")["text"]) == ["/run/lightagent-scratch", "program"]
 
 
-def test_nothing_is_lost_or_sent_twice_when_receiver_and_daemon_go_and_come(around: Around) -> None:
-    machine = around.machine
-    around.receiver.replies[:] = [refuses(503, "away")] * 1000
-    around.prompt("echo one")
-    eventually(lambda: "503 (away)" in str(lactl_json(machine, "status")["problems"]), "status says so")
-    machine.run(["systemctl", "restart", UNIT], timeout_s=60)
-    around.prompt("echo two")
-    around.receiver.replies.clear()
-    eventually(lambda: around.sent() == around.happened(), "what waited is sent")
-    pid = main_pid(machine, UNIT)
-    machine.run(["kill", "-9", str(pid)])
-    eventually(lambda: is_up_again(machine, pid), "the daemon is back")
-    around.prompt("echo three")
-    eventually(lambda: around.sent() == around.happened(), "what came later, too")
-    assert lactl_json(machine, "status")["problems"] == []
+def test_a_broken_hook_file_blocks_and_is_a_problem(around: Around) -> None:
+    machine, file = around.machine, f"{ETC}/hooks/20-broken.py"
+    machine.write(file, "\n1 / 0\n")
+    said = f"{file}, line 2: ZeroDivisionError"
+    checked = lactl(machine, "hooks", "check", check=False)
+    assert (checked.status, said in checked.stderr) == (78, True)
+    assert "20-broken" not in lactl(machine, "hooks", "list").stdout
+    lactl(machine, "reload")
+    assert said in "\n".join(lactl_json(machine, "status")["problems"])
+    assert around.prompt("echo a pet")[-1]["code"] == "hook_blocked"
+    eventually(lambda: around.sent() == around.happened(), "the receiver has all of these tests")
+    assert around.receiver.faults == []

@@ -21,8 +21,8 @@ While no peer watches, nothing is computed (changes.py).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -158,7 +158,7 @@ class Objects:
 
     async def _get(self, caller: Caller, key: Key, call: Call) -> Reply:
         interface, name = call.args
-        with self._telling(caller, must=False) as told:
+        async with self._telling(caller, must=False) as told:
             view = await self._views.get(caller, key)
             if (missing := self._no_interface(key, interface, call)) is not None:
                 return missing
@@ -169,7 +169,7 @@ class Objects:
 
     async def _get_all(self, caller: Caller, key: Key, call: Call) -> Reply:
         [interface] = call.args
-        with self._telling(caller, must=False) as told:
+        async with self._telling(caller, must=False) as told:
             view = await self._views.get(caller, key)
             if (missing := self._no_interface(key, interface, call)) is not None:
                 return missing
@@ -199,11 +199,9 @@ class Objects:
 
     async def _managed_objects(self, caller: Caller, key: Key, call: Call) -> Reply:
         del key, call
-        with self._telling(caller, must=True) as told:
+        async with self._telling(caller, must=True) as told:
             watcher = told.watcher
             assert watcher is not None
-            assert self.changes is not None
-            await self.changes.ready()
             found = await self._views.everything(caller)
             with suppress(PermissionDenied):  # a person was asked, but only for this call
                 await watcher.check_rights()
@@ -214,13 +212,11 @@ class Objects:
 
     async def _subscribe(self, caller: Caller, key: Key, call: Call) -> Reply:
         del call
-        with self._telling(caller, must=True) as told:
+        async with self._telling(caller, must=True) as told:
             watcher = told.watcher
             assert watcher is not None
             await self._views.get(caller, key)
             await watcher.check_rights()
-            if self.changes is not None:
-                await self.changes.ready()
             return told.reply("")
 
     async def _unsubscribe(self, caller: Caller, key: Key, call: Call) -> Reply:
@@ -228,10 +224,11 @@ class Objects:
         self.watchers.remove(call.sender)
         return Reply()
 
-    @contextmanager
-    def _telling(self, caller: Caller, *, must: bool) -> Iterator[Telling]:
+    @asynccontextmanager
+    async def _telling(self, caller: Caller, *, must: bool) -> AsyncGenerator[Telling]:
         """A block that makes an answer. After it the caller receives changes, unless the block fails. When
-        there is no room for another watcher there is none, or with `must` LimitExceeded is raised.
+        there is no room for another watcher there is none, or with `must` LimitExceeded is raised. What the
+        block reads is not older than the state that changes are compared with, or some would be missed.
         """
         watcher, is_new = self.watchers.get(caller.bus_name), False
         try:
@@ -248,6 +245,8 @@ class Objects:
         telling = Telling(watcher)
         watcher.asks()
         try:
+            if self.changes is not None:
+                await self.changes.ready()
             yield telling
         except BaseException:
             telling.replied = False

@@ -13,6 +13,7 @@ import pytest
 from lightagentd.bus.connection import connect
 from lightagentd.control import bus_link
 from lightagentd.control.dbus import peers as dbus_peers
+from lightagentd.control.dbus.changes import Changes
 from lightagentd.control.dbus.views import LISTED_SESSIONS
 from lightagentd.control.dbus.watchers import FOR_UID
 from lightagentd.host.paths import Paths
@@ -133,6 +134,28 @@ async def test_the_manager_tells_its_own_state(paths: Paths) -> None:
         await me.call(ROOT, f"{MANAGER}.EndPanic")
         changed = await me.do("wait", "PropertiesChanged", '"State": "running"', 1)
         assert not [one for one in changed if "UptimeS" in str(one)]
+
+
+async def test_what_changes_right_after_the_first_answer_is_told(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, gate = asyncio.Event(), asyncio.Event()
+    compare = Changes._compare_all
+
+    async def slowly(self: Changes) -> None:
+        begun.set()
+        await gate.wait()
+        await compare(self)
+
+    monkeypatch.setattr(Changes, "_compare_all", slowly)
+    async with serving(paths, [say("x")]) as (daemon, address), BusClient(address, UID) as me:
+        asked = asyncio.create_task(me.call(ROOT, GET_ALL, "s", MANAGER))
+        await begun.wait()
+        await daemon.service.safety.panic(ME, "a drill")
+        gate.set()
+        [found] = await asked
+        if found["State"] != "panicked":
+            await me.do("wait", "PropertiesChanged", "panicked", 1)
 
 
 async def test_agents_come_change_and_go(paths: Paths) -> None:

@@ -164,7 +164,7 @@ class _Store:
         return None
 
     def _failed(self, what: str, why: str) -> None:
-        self.problem = f"The memory store {self._name} does not work as it should: {what}: {why}."
+        self.problem = f"The memory store {self._name} does not work as it should: {what}: {why.rstrip('.')}."
 
 
 def _meant(

@@ -58,6 +58,11 @@ class Lacking:
         pass
 
 
+class Locked(Plain):
+    def __init__(self):
+        raise RuntimeError("It is in use.")
+
+
 class Failing(Plain):
     def store(self, data, user_id):
         raise ConnectionError("it is gone, and the password is hunter2")
@@ -195,6 +200,7 @@ async def test_one_that_is_slow_or_gone_leaves_the_daemons_own_search(
         ("no_such_module:Store", {}, "No module named"),
         ("{}:Missing", {}, "AttributeError"),
         ("{}:Lacking", {}, "no method retrieve"),
+        ("{}:Locked", {}, "RuntimeError: It is in use."),
         ("{}:Plain", {"settings": {"wrong": 1}}, "wrong"),
     ],
 )
@@ -203,6 +209,7 @@ async def test_one_that_cannot_be_made_is_a_problem_and_no_more(
 ) -> None:
     async with memories(tmp_path, **settings(kind.format(shelf), **more)) as found:
         assert why in found.problems[0]
+        assert ".." not in found.problems[0]
         await found.remember(by_agent("the disk"))
         assert await recalled(found) == ["the disk"]
 

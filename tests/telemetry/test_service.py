@@ -17,7 +17,7 @@ from lightagentd.host.paths import Paths
 from lightagentd.telemetry import position
 from lightagentd.telemetry.receiver import checked
 from lightagentd.telemetry.service import Service
-from tests.agents.scripted import scripted, until
+from tests.agents.scripted import Scripted, scripted, until
 from tests.conftest import write
 from tests.scripted_model import Answer, Fault, call, say
 from tests.telemetry.receiver import OtlpReceiver, attributes, partly, refuses
@@ -141,19 +141,22 @@ async def test_what_is_refused_is_given_up_and_told(paths: Paths, quick: None) -
 async def test_it_goes_on_where_it_stopped(paths: Paths, quick: None) -> None:
     """Restarts of the sender, of the receiver and of the daemon."""
     state = paths.state / "telemetry.json"
+
+    def all_is_taken(it: Scripted) -> bool:
+        last = it.stored(topic="session.turn")[-1].seq
+        return position.read(state) == position.Position(traces=last, metrics=last)
+
     async with OtlpReceiver() as receiver:
         async with scripted(paths, [say("ok")]) as it:
             session = await it.session()
             async with sending(paths, receiver):
                 await it.prompt(session)
-                await until(lambda: tokens(receiver) == 15)
-                last = it.stored(topic="session.turn")[-1].seq
-                await until(lambda: position.read(state) == position.Position(traces=last, metrics=last))
+                await until(lambda: tokens(receiver) == 15 and all_is_taken(it))
             before = position.read(state)
             await it.prompt(session)  # nobody follows
             assert position.read(state) == before
             async with sending(paths, receiver):
-                await until(lambda: tokens(receiver) == 30)
+                await until(lambda: tokens(receiver) == 30 and all_is_taken(it))
         async with sending(paths, receiver), scripted(paths, [say("ok")]) as it:  # without a daemon at first
             await it.prompt(await it.session())
             await until(lambda: tokens(receiver) == 45)

@@ -57,6 +57,16 @@ LINGER_S = 5.0
 """How long a peer that sent too much gets to stop sending and read why, before it is cut off."""
 
 
+class AtOnce:
+    """An interface that answers some messages as they come, without a task: those of a peer that it trusts,
+    and that waits for each answer. A connection has one such interface at most.
+    """
+
+    def at_once(self, message: bytes) -> dict[str, Any] | None:
+        """Of a whole message: the parameters of its reply, or None if it is to go the way of all others."""
+        raise NotImplementedError
+
+
 class HangupWatch:
     """Tells connections that their peer closed its whole end, even while nothing is read from them."""
 
@@ -150,8 +160,10 @@ class Connection(VarlinkBaseProtocol):
         peer: Peer,
         account: Account,
         outgoing: Outgoing | None = None,
+        at_once: AtOnce | None = None,
     ) -> None:
         self._outgoing = outgoing
+        self._at_once = at_once
         self._method = ""
         """The method that is being answered."""
         self._hangups = hangups
@@ -201,9 +213,29 @@ class Connection(VarlinkBaseProtocol):
             self._refuse(err)
         if len(self._received) > MAX_MESSAGE_BYTES and b"\0" not in data:
             self._refuse_large()
+        if self._at_once is not None and data.endswith(b"\0") and self._answered(self._at_once):
+            return
         if (b"\0" in data or self._refusal is not None) and self._answering is None:
             self._answering = asyncio.create_task(self._answer_all(), name=f"varlink-{self._fd}")
             self._answering.add_done_callback(self._all_answered)
+
+    def _answered(self, asked: AtOnce) -> bool:
+        """Whether all that came is one message, and it has its answer already, without a task."""
+        message, transport = self._received, self._transport
+        if self._answering is not None or self._refusal is not None or transport is None:
+            return False
+        if message.find(b"\0") + 1 != len(message):
+            return False
+        if (parameters := asked.at_once(bytes(message[:-1]))) is None:
+            return False
+        self._account.give(len(message))
+        self._received = bytearray()
+        try:
+            data = self._encoded({"parameters": parameters})
+        except MessageTooLarge as err:
+            data = self._encoded(error_reply(err).toreply().tojson())
+        transport.send_message(data).add_done_callback(_retrieve)
+        return True
 
     def _refuse_large(self) -> None:
         self._account.give(len(self._received))
@@ -364,6 +396,16 @@ class Connection(VarlinkBaseProtocol):
         except LightagentError as err:  # it repeats something that is too large
             await self._send(error_reply(err).toreply())
 
+    def _encoded(self, message: dict[str, Any]) -> bytes:
+        """Raises MessageTooLarge."""
+        data = encode_message(message)
+        if len(data) > MAX_MESSAGE_BYTES:
+            raise MessageTooLarge(
+                f"The answer is larger than {MAX_MESSAGE_BYTES >> 20} MiB.",
+                suggestion="Ask for less at once, for example with a smaller limit.",
+            )
+        return data
+
     async def _send(self, reply: VarlinkMethodReply) -> bool:
         """Send a reply and wait until it is out; False when the peer is gone.
 
@@ -372,12 +414,7 @@ class Connection(VarlinkBaseProtocol):
         message = reply.tojson()
         if self._outgoing is not None:
             message = self._outgoing(self._method, message)
-        data = encode_message(message)
-        if len(data) > MAX_MESSAGE_BYTES:
-            raise MessageTooLarge(
-                f"The answer is larger than {MAX_MESSAGE_BYTES >> 20} MiB.",
-                suggestion="Ask for less at once, for example with a smaller limit.",
-            )
+        data = self._encoded(message)
         if self._transport is None or self._hung_up:
             return False
         charged = len(data) if len(data) > FREE_BYTES else 0

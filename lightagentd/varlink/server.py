@@ -26,7 +26,7 @@ from lightagentd.host.peer import Peer
 from lightagentd.limits import MAX_MESSAGE_BYTES
 from lightagentd.text.reason import reason
 from lightagentd.varlink.bounds import Account, Bounds, Ledger
-from lightagentd.varlink.connection import Connection, HangupWatch, Outgoing, Transport
+from lightagentd.varlink.connection import AtOnce, Connection, HangupWatch, Outgoing, Transport
 from lightagentd.varlink.wire import encode_message, error_reply, reply_of
 
 __all__ = ["Peer", "PeerLost", "VarlinkConnection", "VarlinkServer", "error_reply"]
@@ -135,10 +135,12 @@ class VarlinkServer:
         registry.register_interface(
             VarlinkServiceInterface("lightagentd", self._product, __version__, "", registry)
         )
+        at_once = None
         for interface in self._interfaces_for(peer):
             registry.register_interface(interface)
+            at_once = interface if isinstance(interface, AtOnce) else at_once
         assert self._hangups is not None
-        connection = Connection(self._hangups, conn, registry, peer, account, self._outgoing)
+        connection = Connection(self._hangups, conn, registry, peer, account, self._outgoing, at_once)
         transport = Transport(asyncio.get_running_loop(), conn, conn, connection)
         self._transports[transport] = connection
         transport.closed_future.add_done_callback(lambda _: self._on_closed(transport, account))
@@ -189,20 +191,20 @@ class VarlinkConnection:
 
     async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """One call with one reply. Raises the error of the reply, PeerLost when the peer is gone."""
-        async with contextlib.aclosing(
-            self._exchange({"method": method, "parameters": parameters})
-        ) as replies:
-            return await anext(replies)
+        reply = await self._exchange({"method": method, "parameters": parameters})
+        found: dict[str, Any] = reply["parameters"]
+        return found
 
     async def stream(self, method: str, **parameters: Any) -> AsyncGenerator[dict[str, Any], None]:
         """One call with many replies. Leaving the loop early leaves the connection unusable: close it."""
-        async with contextlib.aclosing(
-            self._exchange({"method": method, "parameters": parameters, "more": True})
-        ) as replies:
-            async for reply in replies:
-                yield reply
+        reply = await self._exchange({"method": method, "parameters": parameters, "more": True})
+        yield reply["parameters"]
+        while reply.get("continues"):
+            reply = await self._reply(method)
+            yield reply["parameters"]
 
-    async def _exchange(self, message: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
+    async def _exchange(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Send a message; gives its first reply. Raises as `call`, and MessageTooLarge."""
         data = encode_message(message)
         if len(data) > MAX_MESSAGE_BYTES:
             raise MessageTooLarge(
@@ -211,16 +213,23 @@ class VarlinkConnection:
         try:
             self._writer.write(data)
             await self._writer.drain()
-            while True:
-                reply = reply_of((await self._reader.readuntil(b"\0"))[:-1])
-                if "error" in reply:
-                    raise from_varlink(str(reply["error"]), reply["parameters"])
-                yield reply["parameters"]
-                if not reply.get("continues"):
-                    return
+        except OSError as err:
+            raise _lost(message["method"], err) from err
+        return await self._reply(message["method"])
+
+    async def _reply(self, method: str) -> dict[str, Any]:
+        try:
+            reply = reply_of((await self._reader.readuntil(b"\0"))[:-1])
         except (OSError, EOFError, ValueError, RecursionError, asyncio.LimitOverrunError) as err:
-            raise PeerLost(f"The peer broke off during {message['method']}: {reason(err)}.") from err
+            raise _lost(method, err) from err
+        if "error" in reply:
+            raise from_varlink(str(reply["error"]), reply["parameters"])
+        return reply
 
     def close(self) -> None:
         """Hang up; a stream that runs at the other end is cancelled by that."""
         self._writer.close()
+
+
+def _lost(method: str, err: Exception) -> PeerLost:
+    return PeerLost(f"The peer broke off during {method}: {reason(err)}.")

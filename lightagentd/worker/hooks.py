@@ -21,6 +21,7 @@ from lightagentd.host.rlimit import lower
 from lightagentd.limits import MAX_MESSAGE_BYTES
 from lightagentd.toolkit.hook import PHASES, TOLD, Block, Replace
 from lightagentd.worker import landlock
+from lightagentd.varlink.connection import AtOnce
 from lightagentd.worker.loader import LOAD_LIMIT_S, bounded, check_owner, line_of, module_of
 from lightagentd.worker.lockdown import forbid_programs
 
@@ -33,6 +34,7 @@ DATA_BYTES = 512 << 20
 MAX_PAYLOAD_BYTES = MAX_MESSAGE_BYTES // 2
 _MAX_REASON_CHARS = 1000
 _ON_ERROR = ("block", "go on")
+_RUN = b'{"method":"org.lightagent1.WorkerHooks.Run",'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,11 +117,13 @@ def _json(value: object) -> str:
 
 
 def run_hooks(
-    files: list[HookFile], phase: str, payload: dict[str, Any], agent: str
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Ask each file about a payload, until one blocks. Gives the payload as it is then, and what was decided:
-    objects {hook, decision, reason, keys, before, after}. Hooks that just go on are not in it.
+    files: list[HookFile], phase: str, given: Callable[[], dict[str, Any]], agent: str
+) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+    """Ask each file about a payload, until one blocks; `given` makes it, anew for each file, which may change
+    what it gets. Gives the payload if it was replaced, and what was decided: objects {hook, decision, reason,
+    keys, before, after}. Hooks that just go on are not in it.
     """
+    replaced: dict[str, Any] | None = None
     decided: list[dict[str, Any]] = []
     for one in files:
         function = one.functions.get(phase)
@@ -128,7 +132,10 @@ def run_hooks(
         found = {"hook": one.path.name, "reason": "", "keys": [], "before": "", "after": ""}
         try:
             with bounded(one.timeout_s, "answer"):
-                answer = function(json.loads(_json(payload)))
+                answer = function(given() if replaced is None else json.loads(_json(replaced)))
+            if answer is None:
+                continue
+            payload = given() if replaced is None else replaced
             changed = _changed(phase, payload, answer)
         except (Exception, SystemExit) as err:  # noqa: BLE001 - whatever a hook raises is its failure
             line = line_of(err, one.path)
@@ -149,15 +156,15 @@ def run_hooks(
                 break
         if changed:
             before = {key: payload[key] for key in changed}
-            payload = payload | changed
+            replaced = payload | changed
             keys = {"keys": [*changed], "before": digest(before), "after": digest(changed)}
             decided.append(found | {"decision": "replaced"} | keys)
-    return payload, decided
+    return replaced, decided
 
 
 def _changed(phase: str, payload: dict[str, Any], answer: object) -> dict[str, Any]:
     """The keys that an answer changes, with their new values. Raises TypeError, ValueError."""
-    if answer is None or isinstance(answer, Block):
+    if isinstance(answer, Block):
         return {}
     if not isinstance(answer, Replace):
         raise TypeError(f"it gave {type(answer).__name__}; a hook gives nothing, replace(...) or block(...)")
@@ -177,7 +184,7 @@ def _changed(phase: str, payload: dict[str, Any], answer: object) -> dict[str, A
     return changed
 
 
-class HooksInterface(VarlinkInterface, name="org.lightagent1.WorkerHooks"):
+class HooksInterface(AtOnce, VarlinkInterface, name="org.lightagent1.WorkerHooks"):
     """The hooks of one worker for the daemon. `retire` has the worker exit."""
 
     def __init__(self, retire: Callable[[], None]) -> None:
@@ -192,10 +199,28 @@ class HooksInterface(VarlinkInterface, name="org.lightagent1.WorkerHooks"):
     @varlinkmethod(return_parameter="answer", allow_foreign=True)
     async def Run(self, *, folder: str, phase: str, payload: Any, agent: str) -> Any:
         """Ask the hooks of a folder. Gives {payload, decided}; payload is null where nothing changed."""
-        found, decided = run_hooks(self._files(folder), phase, payload, agent)
+        return self._run(folder, phase, lambda: json.loads(_json(payload)), agent)
+
+    def at_once(self, message: bytes) -> dict[str, Any] | None:
+        """As `Run`, which a step of a turn calls several times."""
+        if not message.startswith(_RUN):
+            return None
+        asked = json.loads(message)["parameters"]
+        first = [asked.pop("payload")]  # the next ones are read again
+
+        def given() -> dict[str, Any]:
+            found: dict[str, Any] = first.pop() if first else json.loads(message)["parameters"]["payload"]
+            return found
+
+        return {"answer": self._run(asked["folder"], asked["phase"], given, asked["agent"])}
+
+    def _run(
+        self, folder: str, phase: str, given: Callable[[], dict[str, Any]], agent: str
+    ) -> dict[str, Any]:
+        found, decided = run_hooks(self._files(folder), phase, given, agent)
         if any(one.pop("retire", False) for one in decided):
             self._retire()  # what is left of its memory would not be enough for others
-        return {"payload": found if found is not payload else None, "decided": decided}
+        return {"payload": found, "decided": decided}
 
     def _files(self, folder: str) -> list[HookFile]:
         if folder not in self._folders:

@@ -26,7 +26,7 @@ from lightagentd.host.peer import Peer
 from lightagentd.limits import MAX_MESSAGE_BYTES
 from lightagentd.text.reason import reason
 from lightagentd.varlink.bounds import Account, Bounds, Ledger
-from lightagentd.varlink.connection import AtOnce, Connection, HangupWatch, Outgoing, Transport
+from lightagentd.varlink.connection import READ_BYTES, AtOnce, Connection, HangupWatch, Outgoing, Transport
 from lightagentd.varlink.wire import encode_message, error_reply, reply_of
 
 __all__ = ["Peer", "PeerLost", "VarlinkConnection", "VarlinkServer", "error_reply"]
@@ -172,22 +172,83 @@ class PeerLost(Unavailable):
     """The peer hung up before its answer. It has no name on the wire: no peer says this of itself."""
 
 
+class _Replies(asyncio.BufferedProtocol):
+    """Cuts what a peer sends into messages; what waits is about one of the largest of them at most.
+
+    Its buffer is small and made once: asyncio's streams have the kernel map 256 KiB anew for each read.
+    """
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self.ended: Exception | None = None
+        """Why no more comes, once it is so."""
+        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._received = bytearray()
+        self._waits: asyncio.Future[None] | None = None
+
+    async def next(self) -> bytes:
+        """The next message without its NUL. Raises EOFError, OSError, and ValueError for one too large."""
+        searched = 0
+        while (end := self._received.find(b"\0", searched)) < 0:
+            searched = len(self._received)
+            if searched > MAX_MESSAGE_BYTES:
+                raise ValueError(f"its answer is larger than {MAX_MESSAGE_BYTES >> 20} MiB")
+            if self.ended is not None:
+                raise self.ended
+            self._waits = asyncio.get_running_loop().create_future()
+            await self._waits
+        with memoryview(self._received) as received:
+            message = bytes(received[:end])
+        del self._received[: end + 1]
+        if len(self._received) <= MAX_MESSAGE_BYTES:
+            self.transport.resume_reading()
+        return message
+
+    # What the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the transport's call
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._received += self._buffer[:nbytes]
+        if len(self._received) > MAX_MESSAGE_BYTES:
+            self.transport.pause_reading()
+        self._wake()
+
+    def eof_received(self) -> None:
+        self.ended = EOFError("it hung up")
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ended = exc or self.ended or EOFError("the connection is closed")
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waits is not None and not self._waits.done():
+            self._waits.set_result(None)
+
+
 class VarlinkConnection:
     """The calling end, for the daemon's own use: one call at a time over one connection."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
+    def __init__(self, replies: _Replies) -> None:
+        self._replies = replies
 
     @staticmethod
     async def connect(path: Path) -> VarlinkConnection:
         """Raises OSError."""
-        return VarlinkConnection(*await asyncio.open_unix_connection(path, limit=MAX_MESSAGE_BYTES))
+        _, replies = await asyncio.get_running_loop().create_unix_connection(_Replies, str(path))
+        return VarlinkConnection(replies)
 
     @property
     def closed(self) -> bool:
         """Whether one of the two ends has hung up, as far as the event loop has noticed."""
-        return self._reader.at_eof() or self._writer.is_closing()
+        return self._replies.ended is not None or self._replies.transport.is_closing()
 
     async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """One call with one reply. Raises the error of the reply, PeerLost when the peer is gone."""
@@ -210,26 +271,19 @@ class VarlinkConnection:
             raise MessageTooLarge(
                 f"The call of {message['method']} is larger than {MAX_MESSAGE_BYTES >> 20} MiB."
             )
-        try:
-            self._writer.write(data)
-            await self._writer.drain()
-        except OSError as err:
-            raise _lost(message["method"], err) from err
+        if self._replies.ended is None:
+            self._replies.transport.write(data)
         return await self._reply(message["method"])
 
     async def _reply(self, method: str) -> dict[str, Any]:
         try:
-            reply = reply_of((await self._reader.readuntil(b"\0"))[:-1])
-        except (OSError, EOFError, ValueError, RecursionError, asyncio.LimitOverrunError) as err:
-            raise _lost(method, err) from err
+            reply = reply_of(await self._replies.next())
+        except (OSError, EOFError, ValueError, RecursionError) as err:
+            raise PeerLost(f"The peer broke off during {method}: {reason(err)}.") from err
         if "error" in reply:
             raise from_varlink(str(reply["error"]), reply["parameters"])
         return reply
 
     def close(self) -> None:
         """Hang up; a stream that runs at the other end is cancelled by that."""
-        self._writer.close()
-
-
-def _lost(method: str, err: Exception) -> PeerLost:
-    return PeerLost(f"The peer broke off during {method}: {reason(err)}.")
+        self._replies.transport.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from lightagentd.agents.hooks import Hooks
@@ -108,8 +109,13 @@ class HookedCall:
         self._found: dict[str, Any] | HookBlocked | None = None
         """The arguments that hooks left it, or why they block it; None until they were asked."""
 
+    @cached_property
+    def _agent(self) -> str:
+        """Whose call it is. Kept, since `Origin.agent` is made anew each time, which takes a while."""
+        return self._origin.agent.name
+
     def _has(self, phase: str) -> bool:
-        return self._hooks.has(phase, self._origin.agent.name)
+        return self._hooks.has(phase, self._agent)
 
     async def before(self, ready: Ready) -> dict[str, Any]:
         """The arguments to go on with, which are those of `ready` if nothing is replaced; a call may be
@@ -128,7 +134,7 @@ class HookedCall:
 
     async def _before(self, ready: Ready) -> dict[str, Any]:
         payload = self._about(ready)
-        found = await self._hooks.ask("before_tool_call", self._origin.agent.name, payload)
+        found = await self._hooks.ask("before_tool_call", self._agent, payload)
         if found is payload:
             return ready.args
         hidden = {name: ready.args[name] for name in ready.action.hidden if name in ready.args}
@@ -141,7 +147,7 @@ class HookedCall:
         """Raises HookBlocked when no person is to be asked about the call."""
         if self._has("on_approval_required"):
             payload = self._about(ready, **more)
-            await self._hooks.ask("on_approval_required", self._origin.agent.name, payload)
+            await self._hooks.ask("on_approval_required", self._agent, payload)
 
     @property
     def hears_results(self) -> bool:
@@ -153,7 +159,7 @@ class HookedCall:
         """The result to go on with. The call has run, so one that is blocked is kept back."""
         payload = self._about(ready, result=result, text=text, metadata=metadata)
         try:
-            found = await self._hooks.ask("after_tool_result", self._origin.agent.name, payload)
+            found = await self._hooks.ask("after_tool_result", self._agent, payload)
         except HookBlocked as err:
             err = HookBlocked(f"The call ran, and its result is kept back. {err.message}")
             return err.code, error_text(err), {}
@@ -162,7 +168,7 @@ class HookedCall:
     def _about(self, ready: Ready, **more: Any) -> dict[str, Any]:
         """The payload about a call; arguments that are for the tool alone are not in it."""
         said = ready.what | {"call_id": ready.call_id, "trigger": self._origin.trigger}
-        return about(self._origin.agent.name, **said, tainted=self._origin.tainted, **more)
+        return about(self._agent, **said, tainted=self._origin.tainted, **more)
 
 
 async def before_step(hooks: Hooks, payload: dict[str, Any]) -> None:

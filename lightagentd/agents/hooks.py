@@ -142,11 +142,18 @@ class Hooks:
     async def attempt(self, phase: str, agent: str, payload: dict[str, Any]) -> Tried:
         """Ask the hooks in a phase, until one blocks; nothing is stored."""
         tried = Tried(payload=payload)
-        for kit in dict.fromkeys(one.kit for one in self.files):
-            asked = [one for one in self.files if one.kit == kit and phase in one.phases]
-            if (asked := [one for one in asked if one.is_for(agent)]) and tried.blocked is None:
+        for kit, asked in self._asked(phase, agent).items():
+            if tried.blocked is None:
                 await self._attempt(kit, asked, phase, agent, tried)
         return tried
+
+    def _asked(self, phase: str, agent: str) -> dict[str, list[HookFile]]:
+        """The files to ask by their kits, both in their order."""
+        found: dict[str, list[HookFile]] = {}
+        for one in self.files:
+            if phase in one.phases and one.is_for(agent):
+                found.setdefault(one.kit, []).append(one)
+        return found
 
     async def _attempt(
         self, kit: str, asked: Sequence[HookFile], phase: str, agent: str, tried: Tried

@@ -145,7 +145,9 @@ class Lane:
 
     def turn(self, owner: int) -> asyncio.Semaphore:
         """An owner's calls here; hold it before `free`."""
-        return self._turns.setdefault(owner, asyncio.Semaphore(self._each))
+        if (turn := self._turns.get(owner)) is None:
+            turn = self._turns[owner] = asyncio.Semaphore(self._each)
+        return turn
 
     def add(self, whom: Whom, child: Child, connection: VarlinkConnection) -> WorkerProcess:
         """A new, busy connection to a worker."""
@@ -161,7 +163,9 @@ class Lanes:
 
     def lane(self, whom: Whom, limit: int, *, shared: bool) -> Lane:
         """Theirs, which is made with the first call."""
-        return self._lanes.setdefault(whom, Lane(whom, limit, shared=shared))
+        if (lane := self._lanes.get(whom)) is None:
+            lane = self._lanes[whom] = Lane(whom, limit, shared=shared)
+        return lane
 
     def connections(self) -> list[WorkerProcess]:
         return [worker for lane in self._lanes.values() for worker in lane.workers]

@@ -386,8 +386,8 @@ class ToolRun:
             raise
         ended = time.monotonic()
         if self._hooked.hears_results:
-            after = await self._hooked.after(ready, result, text, metadata)
-            result, text, metadata = after[0], dispatcher.readable(after[1]), after[2]
+            result, heard, metadata = await self._hooked.after(ready, result, text, metadata)
+            text = text if heard is text else dispatcher.readable(heard)
         try:
             await self._order.comes()
         finally:  # it has ended, whatever became of those before it

@@ -267,6 +267,22 @@ async def test_hooks_come_in_the_order_of_their_names_and_a_kit_has_its_own(path
         assert {"hooks@", "hooks@test"} <= workers
 
 
+async def test_what_a_hook_does_to_its_payload_is_nothing_to_the_next_one(paths: Paths) -> None:
+    hook(paths, "a", 'def before_turn(payload):\n    payload["prompt"] = payload["more"] = payload.clear()\n')
+    hook(paths, "b", 'def before_turn(payload):\n    return replace({"prompt": payload["prompt"] + " b"})\n')
+    hook(paths, "c", 'def before_turn(payload):\n    payload["prompt"] = "lost"\n')
+    hook(
+        paths,
+        "d",
+        'def before_turn(payload):\n    return replace(payload | {"prompt": "d " + payload["prompt"]})\n',
+    )
+    async with scripted(paths, [say("fine")]) as test:
+        prompt = "go" * 400_000  # which does not come in one piece
+        await test.prompt(await test.session(), prompt)
+        assert test.model.requests[-1].body["messages"][-1]["content"] == f"d {prompt} b"
+        assert [one[0] for one in decided(test)] == ["replaced", "replaced"]
+
+
 async def test_hooks_see_what_is_remembered(paths: Paths) -> None:
     hook(
         paths,

@@ -51,6 +51,7 @@ Outgoing = Callable[[str, dict[str, Any]], dict[str, Any]]
 """Of a method's name and a reply to it: the reply as it may go out."""
 
 READ_BYTES = 64 << 10
+"""Less than what the C library has the kernel map by itself (mallopt(3)): that takes longer than a read."""
 UNREAD_S, UNREAD_MOST_S = 0.001, 0.1
 """How soon a peer that has not read is looked at again: first, and after a while."""
 LINGER_S = 5.0

@@ -20,8 +20,8 @@ from asyncvarlink import VarlinkInterface, varlinkmethod
 from lightagentd.host.rlimit import lower
 from lightagentd.limits import MAX_MESSAGE_BYTES
 from lightagentd.toolkit.hook import PHASES, TOLD, Block, Replace
-from lightagentd.worker import landlock
 from lightagentd.varlink.connection import AtOnce
+from lightagentd.worker import landlock
 from lightagentd.worker.loader import LOAD_LIMIT_S, bounded, check_owner, line_of, module_of
 from lightagentd.worker.lockdown import forbid_programs
 

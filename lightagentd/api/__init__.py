@@ -14,6 +14,7 @@ from lightagentd.api.hooks import *
 from lightagentd.api.models import *
 from lightagentd.api.policy import *
 from lightagentd.api.sessions import *
+from lightagentd.api.tokens import *
 from lightagentd.api.triggers import *
 from lightagentd.api.turn_events import LAST_EVENTS as LAST_EVENTS
 from lightagentd.api.turn_events import TurnEvent as TurnEvent

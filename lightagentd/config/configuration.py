@@ -83,6 +83,9 @@ class Daemon(Section):
     bus: str = Field(default="auto", pattern=r"^(auto|system|session|off|unix:\S+)$")
     """The D-Bus to serve `org.lightagent1` on. `auto` is the system bus for a system service, and the session
     bus for an ordinary user's own daemon; an address such as `unix:path=/run/bus` is that bus."""
+    gateway_socket: str = Field(default="/run/lightagent-gateway/http.sock", pattern="^/")
+    """The gateway's own socket: whoever connects to it needs no token, and counts as the user that the kernel
+    says. Its folder and those above must be root's."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The least severe messages of the daemon itself that the journal gets; events do not depend on it."""
     journal_content: bool = False

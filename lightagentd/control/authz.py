@@ -15,9 +15,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from lightagentd.control.grants import GATEWAY_USER, Grant
 from lightagentd.errors import AuthorizationRequired, PermissionDenied
-from lightagentd.host.peer import PeerProcess
-from lightagentd.host.users import called
+from lightagentd.host.peer import Passed, PeerProcess
+from lightagentd.host.users import called, user_name
 from lightagentd.policy.operation import Operation
 from lightagentd.varlink.interaction import INTERACTION as INTERACTION
 
@@ -31,6 +32,7 @@ class Caller:
     `groups` are the peer's groups at the time it connected. `bus_name` is its unique name on the bus, for a
     peer on the bus; `process` is its process, for a peer on the control socket. `sees_all` says
     whether they see what belongs to others, and is None until `Authority.viewing` has found that out.
+    `grant` narrows what is done in their name. `connection` is their own, where that can speak for others.
     """
 
     uid: int
@@ -40,15 +42,49 @@ class Caller:
     bus_name: str = ""
     process: PeerProcess | None = field(default=None, compare=False, repr=False)
     sees_all: bool | None = None
+    grant: Grant | None = None
+    connection: Connection | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_administrator(self) -> bool:
+        return self.grant is None and self._is_privileged
+
+    @property
+    def is_gateway(self) -> bool:
+        """Whether it is the gateway itself, in nobody's name."""
+        return self.grant is None and user_name(self.uid) == GATEWAY_USER
+
+    @property
+    def may_authenticate(self) -> bool:
+        return self.is_gateway or self.is_administrator
+
+    @property
+    def _is_privileged(self) -> bool:
         return self.uid in (0, os.geteuid())
 
     @property
     def viewer(self) -> int | None:
         """The uid whose sessions this caller may see, as far as that is known; None for all."""
         return None if self.sees_all or self.is_administrator else self.uid
+
+
+class Connection:
+    """Who speaks on one connection: its peer, until that authenticates (`grants`)."""
+
+    def __init__(self, peer: Caller, passed: Passed) -> None:
+        self.caller = replace(peer, connection=self)
+        self.passed = passed
+        passed.wanted = self.caller.may_authenticate
+
+    def become(self, caller: Caller) -> None:
+        """From here on, whatever comes is asked by this caller, who cannot authenticate again. Raises
+        LimitExceeded.
+        """
+        self.passed.count_for(caller.uid)
+        self.passed.close()
+        if caller.process is not self.caller.process:
+            self.passed.process = caller.process
+        self.caller = caller
 
 
 class Decider(Protocol):
@@ -151,6 +187,17 @@ class Authority:
             return False
 
     async def _allows(self, caller: Caller, operation: Operation, *, agent: str, ask: bool) -> bool:
+        """Raises PermissionDenied to refuse with a reason."""
+        if caller.is_gateway:
+            raise PermissionDenied(
+                "The gateway may do nothing in its own name.",
+                suggestion="It must call org.lightagent1.Manager.Authenticate first.",
+            )
+        if caller.grant is not None:
+            caller.grant.check_for(operation, agent)
+            if caller._is_privileged:
+                return True
+            ask = False  # nobody sits there
         for decider in self._deciders:
             verdict = await decider.allows(caller, operation, agent=agent, ask=ask)
             if verdict is not None:

@@ -15,9 +15,9 @@ from lightagentd.errors import LightagentError
 from lightagentd.events.model import dump_json
 from lightagentd.redaction import Redactor
 
-_WHOLE = ("org.lightagent1.Approvals", "org.lightagent1.Events", "org.lightagent1.History")
+_WHOLE = tuple(f"org.lightagent1.{name}" for name in ("Approvals", "Events", "History", "Tokens"))
 """Whoever decides on a call sees all of it: what looks like a secret could be the part that they would not
-allow. The history has no secrets, and is long.
+allow. The history has no secrets, and is long. A token that was just made is shown to its owner, once.
 """
 
 

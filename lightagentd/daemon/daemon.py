@@ -29,7 +29,7 @@ from lightagentd.bus.address import bus_of, is_system_service
 from lightagentd.config import configuration, telemetry
 from lightagentd.config.configuration import OwnerLimits
 from lightagentd.config.triggers import TriggerFiles
-from lightagentd.control.authz import Authority, Caller, GroupRule
+from lightagentd.control.authz import Authority, Caller, Connection, GroupRule
 from lightagentd.control.bus_link import BusLink
 from lightagentd.control.dbus.plane import DBusPlane
 from lightagentd.control.operations.service import Service
@@ -37,6 +37,7 @@ from lightagentd.control.outgoing import varlink_cleaner
 from lightagentd.control.owners import Owners
 from lightagentd.control.polkit import Polkit
 from lightagentd.control.seats import Seats
+from lightagentd.control.tokens import Tokens
 from lightagentd.control.varlink.interfaces import INTERFACES, Errors
 from lightagentd.daemon import control_socket
 from lightagentd.daemon.recovery import Recovery
@@ -171,6 +172,7 @@ class Daemon:
             await self._tell(HistoryInstallInterrupted(message=self._interrupted))
         await self._start_checkpoints()
         await self._tell(kinds.DaemonStarting(message=f"lightagentd {__version__}"))
+        await self.tokens.start()
         await asyncio.to_thread(self.triggers.files.read)
         await self.registry.start()
         await asyncio.to_thread(self.flows.files.read)
@@ -216,6 +218,7 @@ class Daemon:
             on_commit=self._committed,
             progress=lambda text: notify(f"STATUS={text}"),
         )
+        self.tokens = Tokens(self.history)
         self.recovery = Recovery(self.paths, self.history, self.now)
         self.panic = Panic(self.paths.state)
         self.pool = Pool(self.now.config.worker, self.paths, self.panic)
@@ -257,6 +260,7 @@ class Daemon:
             polkit=self.polkit,
             authority=self.authority,
             seats=Seats(self.bus_link if is_unit else None),
+            tokens=self.tokens,
             problems=self.problems,
             reload=self.reload,
         )
@@ -289,6 +293,7 @@ class Daemon:
             await self.polkit.close()
         await self.bus_link.close()
         await self.pool.close()
+        self.tokens.close()
         with contextlib.suppress(LightagentError):
             await self._tell(kinds.DaemonStopped())
         if self.now.checkpoints is not None:
@@ -401,7 +406,8 @@ class Daemon:
 
     def _interfaces_for(self, peer: Peer) -> list[VarlinkInterface]:
         caller = Caller(uid=peer.uid, gid=peer.gid, pid=peer.pid, groups=peer.groups, process=peer.process)
-        return [Errors(), *(interface(self.service, caller) for interface in INTERFACES)]
+        connection = Connection(caller, peer.passed)
+        return [Errors(), *(interface(self.service, connection) for interface in INTERFACES)]
 
     async def _start_checkpoints(self) -> None:
         """Sign the history found at the start before anything is added. Raises ConfigError, StorageError."""

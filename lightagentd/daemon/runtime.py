@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lightagentd.control.owners import Owners
     from lightagentd.control.polkit import Polkit
     from lightagentd.control.seats import Seats
+    from lightagentd.control.tokens import Tokens
     from lightagentd.daemon.upkeep import Upkeep
     from lightagentd.events.audit.checkpoints import Checkpoints
     from lightagentd.events.feed import Feed
@@ -69,6 +70,7 @@ class Runtime:
     polkit: Polkit | None
     authority: Authority
     seats: Seats
+    tokens: Tokens
     problems: Callable[[], list[str]]
     """What is wrong with the daemon, as sentences."""
     reload: Callable[[], Awaitable[api.Reloaded]]

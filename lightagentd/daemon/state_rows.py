@@ -21,6 +21,7 @@ from lightagentd.agents.sessions.session import SessionRecord
 from lightagentd.agents.team.mail import Letter
 from lightagentd.agents.triggers import records as triggers
 from lightagentd.agents.watches import WatchRecord
+from lightagentd.control.tokens import Token
 from lightagentd.errors import HistoryDamaged
 from lightagentd.events.history import History, NewEvent
 from lightagentd.events.store.layout import STATES, Environment, ascending
@@ -57,6 +58,7 @@ _READERS: dict[str, Callable[[str, Value], object]] = {
     "turns": waited,
     "usage": Row.from_dict,
     "memories": lambda key, value: entry_of(value, int(key.partition("/")[0])),
+    "tokens": lambda key, value: _own_key(key, Token.from_dict(value).id),
     "prunings": lambda key, _: int(key),
 }
 """How the parts of the daemon read a row. Where this says nothing, `states.entry` says what it must have."""

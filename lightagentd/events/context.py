@@ -86,12 +86,13 @@ def using(whole: EventContext) -> Iterator[EventContext]:
         context.reset(token)
 
 
-def act_for(caller: int) -> None:
+def act_for(caller: int, correlation_id: str = "") -> None:
     """From here on the running task acts for a uid: every operation of a peer begins with this.
 
     A task that answers several calls answers only those of one peer, so nothing has to be undone.
     """
-    context.set(replace(current_context(), caller=caller))
+    present = current_context()
+    context.set(replace(present, caller=caller, correlation_id=correlation_id or present.correlation_id))
 
 
 def own_task(work: Coroutine[Any, Any, _T], *, name: str) -> asyncio.Task[_T]:

@@ -38,6 +38,8 @@ class Bounds:
 @dataclass(eq=False)
 class _User:
     uid: int
+    through: bool = False
+    """Whether these are connections of somebody who speaks for the user; they have bounds of their own."""
     connections: int = 0
     waiting_bytes: int = 0
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -49,7 +51,7 @@ class Ledger:
     def __init__(self, max_connections: int, bounds: Bounds) -> None:
         self._max_connections = max_connections
         self._bounds = bounds
-        self._users: dict[int, _User] = {}
+        self._users: dict[tuple[int, bool], _User] = {}
         self._turn = asyncio.Lock()
         self._turns = Turns()
         self.connections = 0
@@ -58,36 +60,57 @@ class Ledger:
     def open(self, uid: int) -> Account:
         """Count a new connection. Raises LimitExceeded."""
         bounds = self._bounds
-        user = self._users.get(uid) or _User(uid)
         room = self._max_connections
         if uid in bounds.privileged:
             room += bounds.reserved_connections
-        elif user.connections >= bounds.connections_per_user:
-            raise LimitExceeded(
-                f"User {uid} has {user.connections} connections already, the most for one user.",
-                suggestion="Close some: each running call, attached session and watch holds one. "
-                "The limit of a user is [limits.owner] connections.",
-            )
+            user = self._users.get((uid, False)) or _User(uid)
+        else:
+            user = self._with_room(uid)
         if self.connections >= room:
             raise LimitExceeded(
                 f"{self.connections} programs are connected already.",
                 suggestion="Close some, or raise max_connections in the configuration.",
             )
-        self._users[uid] = user
+        self._count(user)
+        return Account(self, user)
+
+    def _with_room(self, uid: int, *, through: bool = False) -> _User:
+        """Raises LimitExceeded."""
+        user = self._users.get((uid, through)) or _User(uid, through)
+        if user.connections >= self._bounds.connections_per_user:
+            raise LimitExceeded(
+                f"User {uid} has {user.connections} connections already, the most for one user.",
+                suggestion="Close some: each running call, attached session and watch holds one. "
+                "The limit of a user is [limits.owner] connections.",
+            )
+        return user
+
+    def _count(self, user: _User) -> None:
+        self._users[user.uid, user.through] = user
         user.connections += 1
         self.connections += 1
-        return Account(self, user)
+
+    def move(self, user: _User, uid: int, size: int) -> _User:
+        """Count a connection with so many bytes for whom it speaks from now on. Raises LimitExceeded, which
+        changes nothing.
+        """
+        found = self._with_room(uid, through=True)
+        user.waiting_bytes -= size
+        found.waiting_bytes += size
+        self.close(user)
+        self._count(found)
+        return found
 
     def close(self, user: _User) -> None:
         self.connections -= 1
         user.connections -= 1
         if not user.connections:
-            del self._users[user.uid]
+            del self._users[user.uid, user.through]
 
     def charge(self, user: _User, size: int) -> None:
         """Count more bytes, or fewer where the size is negative. Raises LimitExceeded, which counts none."""
         bounds = self._bounds
-        privileged = user.uid in bounds.privileged
+        privileged = self._is_privileged(user)
         room = bounds.waiting_bytes + (bounds.reserved_bytes if privileged else 0)
         if size > 0 and not privileged and user.waiting_bytes + size > bounds.waiting_bytes_per_user:
             raise _too_much(f"user {user.uid}", bounds.waiting_bytes_per_user)
@@ -96,9 +119,12 @@ class Ledger:
         user.waiting_bytes += size
         self.waiting_bytes += size
 
+    def _is_privileged(self, user: _User) -> bool:
+        return user.uid in self._bounds.privileged and not user.through
+
     def working(self, user: _User) -> contextlib.AbstractAsyncContextManager[None]:
         """A few calls of each user are answered at a time; privileged ones need not wait."""
-        if user.uid in self._bounds.privileged:
+        if self._is_privileged(user):
             return contextlib.nullcontext()
         return self._turns.working(user.uid)
 
@@ -130,6 +156,10 @@ class Account:
         if not self._closed:
             self._ledger.charge(self._user, _charged(self._taken - size) - _charged(self._taken))
             self._taken -= size
+
+    def move(self, uid: int) -> None:
+        """Count for this user from now on, for whom the connection speaks. Raises LimitExceeded."""
+        self._user = self._ledger.move(self._user, uid, _charged(self._taken))
 
     def turn(self) -> contextlib.AbstractAsyncContextManager[None]:
         """Wait for this user's turn to decode a large message."""

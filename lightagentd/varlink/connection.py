@@ -110,7 +110,7 @@ class Transport(VarlinkTransport):
             self.pause_reading()  # only now: most peers send nothing before they have their answer
             return
         try:
-            data = sock.recv(READ_BYTES)
+            data = protocol.receive(sock) if isinstance(protocol, Connection) else sock.recv(READ_BYTES)
         except BlockingIOError:
             return
         except OSError as err:
@@ -192,11 +192,16 @@ class Connection(VarlinkBaseProtocol):
         self._hangups.remove(self._fd, self)
         if self._peer.process is not None:
             self._peer.process.close()
+        self._peer.passed.close()
         self._transport = None
         self._received = bytearray()
         if self._linger is not None:
             self._linger.cancel()
         self.cancel()
+
+    def receive(self, sock: socket.socket) -> bytes:
+        """What has come; a descriptor with it is kept, where one is wanted. Raises OSError."""
+        return self._peer.passed.receive(sock, READ_BYTES)
 
     def eof_received(self) -> None:
         """Nothing more comes; all that came was answered, since nothing is read before that."""

@@ -130,6 +130,7 @@ class VarlinkServer:
                 peer.process.close()
             self._turn_away(conn, err)
             return
+        peer.passed.count_for = account.move
         conn.setblocking(False)
         registry = VarlinkInterfaceRegistry()
         registry.register_interface(

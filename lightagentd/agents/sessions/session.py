@@ -330,7 +330,7 @@ class Session:
             replace(
                 asked,
                 prompt=asked.prompt.cleaned(redactor.text),
-                correlation_id=redactor.text(asked.correlation_id),
+                correlation_id=redactor.text(asked.correlation_id or current_context().correlation_id),
             ),
             trace_id=new_id("trace"),
             caller=current_context().caller,

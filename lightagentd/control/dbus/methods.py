@@ -114,7 +114,7 @@ class Method:
 @functools.cache
 def methods() -> Mapping[tuple[str, str], Method]:
     """Every method of `/org/lightagent1`, by interface and name."""
-    found = [_method(one) for interface in INTERFACES for one in interface.methods]
+    found = [_method(one) for each in INTERFACES for one in each.methods if one.mark.over_bus]
     by_name = {(method.interface, method.name): method for method in found}
     for change in _BY_HAND:
         method = change(by_name)

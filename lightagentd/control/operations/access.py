@@ -72,7 +72,7 @@ class Access:
         admitted = await self._authority.admit(caller, operation, agent=agent)
         if operation is not Operation.INSPECT:
             await self._hold(admitted, lambda: self._owners.change(caller.uid))
-        act_for(caller.uid)
+        act_for(caller.uid, caller.grant.origin if caller.grant is not None else "")
         return await self._authority.viewing(admitted) if viewing else admitted
 
     async def admit_to(
@@ -179,6 +179,17 @@ class Access:
     async def person(self, caller: Caller) -> Seat:
         """Where an admitted caller's process runs. Raises PermissionDenied for an agent's command."""
         return await self._seats.person(caller)
+
+    async def admit_owner(
+        self, caller: Caller, operation: Operation, *, agent: str = "", viewing: bool = False
+    ) -> Caller:
+        """As `admit`, for what no token may do, such as what would outlive it. Raises PermissionDenied."""
+        if caller.grant is not None:
+            raise PermissionDenied(
+                "This is not done with a token, nor through the gateway.",
+                suggestion="Run lactl as the user themselves.",
+            )
+        return await self.admit(caller, operation, agent=agent, viewing=viewing)
 
     async def approver(self, caller: Caller, agent: str) -> Seat | None:
         """Where a caller's process runs who may answer yes to what this agent asks, without being asked

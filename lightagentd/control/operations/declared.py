@@ -44,6 +44,8 @@ class Mark:
     """Empty where there is no result, or where the items of a stream are objects with names of their own."""
     interface: str = ""
     """Where it is not that of the class."""
+    over_bus: bool = True
+    """Whether the D-Bus plane has it too."""
     first: tuple[str, ...] = ()
     """The parameters that come first on the wire, where those of a filter are not the first."""
     streams: bool = False
@@ -95,9 +97,14 @@ class Method:
         return getattr(operations, self.function)(caller, **passed)
 
 
-def method(name: str, *, returns: str = "", first: str = "", interface: str = "") -> Callable[[_F], _F]:
+def method(
+    name: str, *, returns: str = "", first: str = "", interface: str = "", over_bus: bool = True
+) -> Callable[[_F], _F]:
     """Mark a coroutine as a method with one reply."""
-    return _marking(Mark(name=name, returns=returns, first=tuple(first.split()), interface=interface))
+    mark = Mark(
+        name=name, returns=returns, first=tuple(first.split()), interface=interface, over_bus=over_bus
+    )
+    return _marking(mark)
 
 
 def stream(

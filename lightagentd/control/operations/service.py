@@ -33,6 +33,7 @@ from lightagentd.control.operations.replays import Replays
 from lightagentd.control.operations.safety import Safety
 from lightagentd.control.operations.sessions import Sessions
 from lightagentd.control.operations.skills import Skills
+from lightagentd.control.operations.tokens import Tokens
 from lightagentd.control.operations.tools import Tools
 from lightagentd.control.operations.triggers import Triggers
 from lightagentd.control.operations.undo import Undo
@@ -70,6 +71,7 @@ class Service:
         self.usage = Usage(access, registry)
         self.events = Events(access, history, runtime.feed)
         self.history = History(access, history, runtime.upkeep, runtime.now)
+        self.tokens = Tokens(access, runtime)
         self.tools = Tools(access, runtime)
         self.skills = Skills(access, shared.content)
         self.approvals = Approvals(access, shared.asked.approvals, panic)
@@ -111,6 +113,7 @@ _CLASSES: tuple[type[Operations], ...] = (
     Usage,
     Events,
     History,
+    Tokens,
     Tools,
     Skills,
     Approvals,

@@ -1,8 +1,9 @@
 """The Varlink interfaces, made from the declarations of the operations.
 
-Each connection has its own instance of each interface, because the instance holds the caller that the kernel
-identified (`SO_PEERCRED`). Errors of the operations pass through unchanged. The files in `packaging/varlink/`
-are generated from this module: `python -m lightagentd.control.varlink.interfaces packaging/varlink`.
+Each connection has its own instance of each interface, because the instance holds the connection, whose
+caller the kernel identified (`SO_PEERCRED`). Errors of the operations pass through unchanged. The files in
+`packaging/varlink/` are generated from this module:
+`python -m lightagentd.control.varlink.interfaces packaging/varlink`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from typing import Any
 from asyncvarlink import LastResult, TypedVarlinkErrorReply, VarlinkInterface, varlinkmethod
 
 from lightagentd import errors
-from lightagentd.control.authz import Caller
+from lightagentd.control.authz import Connection
+from lightagentd.control.grants import Grant
 from lightagentd.control.operations.declared import Method
 from lightagentd.control.operations.service import INTERFACES as DECLARED
 from lightagentd.control.operations.service import Interface, Service
@@ -69,9 +71,9 @@ class Errors(VarlinkInterface, name="org.lightagent1"):
 class Bound:
     """An interface bound to one connection."""
 
-    def __init__(self, service: Service, caller: Caller) -> None:
+    def __init__(self, service: Service, connection: Connection) -> None:
         self.service = service
-        self.caller = caller
+        self.connection = connection
 
 
 def _interface(declared: Interface) -> Any:
@@ -87,11 +89,16 @@ def _method(declared: Method) -> Any:
     mark = declared.mark
 
     async def call(self: Bound, **given: Any) -> Any:
-        return await declared.call(self.service.of(declared.operations), self.caller, given)
+        caller = self.connection.caller
+        result = await declared.call(self.service.of(declared.operations), caller, given)
+        if caller.grant is not None:
+            caller.grant.check()
+        return result
 
     async def stream(self: Bound, **given: Any) -> AsyncIterator[Any]:
-        async with aclosing(declared.call(self.service.of(declared.operations), self.caller, given)) as items:
-            async for item in items:
+        caller = self.connection.caller
+        async with aclosing(declared.call(self.service.of(declared.operations), caller, given)) as items:
+            async for item in items if caller.grant is None else _while_granted(items, caller.grant):
                 if mark.is_last is not None and mark.is_last(item):
                     raise LastResult(item)
                 yield item
@@ -116,6 +123,17 @@ def _method(declared: Method) -> Any:
     return varlinkmethod(
         function, return_parameter=mark.returns or None, delay_generator=False, allow_foreign=True
     )
+
+
+async def _while_granted(items: AsyncIterator[Any], grant: Grant) -> AsyncIterator[Any]:
+    """The items, until the grant is over. Raises PermissionDenied then."""
+    end = object()
+    while True:
+        async with grant.holding():
+            item = await anext(items, end)
+        if item is end:
+            return
+        yield item
 
 
 INTERFACES: tuple[Any, ...] = tuple(_interface(one) for one in DECLARED)

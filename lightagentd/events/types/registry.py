@@ -27,6 +27,7 @@ from lightagentd.events.types import (
     plan,
     policy,
     session,
+    token,
     tool,
     trigger,
 )
@@ -46,6 +47,7 @@ MODULES: tuple[ModuleType, ...] = (
     input,
     policy,
     memory,
+    token,
     daemon,
     history,
 )

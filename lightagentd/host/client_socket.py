@@ -1,10 +1,10 @@
 """Who is at the other end of a connection that another process accepted and passed on.
 
 The process that passes it is not trusted, so each answer is the kernel's (unix(7)), and it must be a
-connection that was accepted on one certain socket: the name of an accepted socket is that of its listener,
-and only root can bind that name, since its folder is root's. The other end of a connection has no name, or
-another one, and would say of itself what its listener is: root, for those of systemd's. A socket that listens
-says so too.
+connection that was accepted on one certain socket: an accepted socket is bound to the file of its listener,
+and nobody can bind another socket to that file. The other end of a connection is bound to none, or another one, and would
+say of itself what its listener is: root, for those of systemd's. A socket that listens says so too. The name
+alone proves nothing: in a namespace of mounts of its own any process can bind any name.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import stat
 from pathlib import Path
 
 from lightagentd.host.peer import Peer
+from lightagentd.host.unix_diag import bound_file, file_of
 
 
 class NotAClient(Exception):
@@ -53,9 +54,9 @@ def _check(sock: socket.socket, path: Path, trusted: frozenset[int]) -> None:
         raise NotAClient("it is no stream socket")
     if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         raise NotAClient("it listens itself")
-    if sock.getsockname() != os.fspath(path):
-        raise NotAClient(f"it was not accepted on {path}")
     _check_folder(path, trusted)
+    if sock.getsockname() != os.fspath(path) or bound_file(sock) != file_of(path):
+        raise NotAClient(f"it was not accepted on {path}")
     if _hung_up(sock):
         raise NotAClient("the client has hung up")
 

@@ -116,6 +116,7 @@ FORMATS: tuple[Format, ...] = (
         r"(?<![A-Za-z0-9_.~-])[A-Za-z0-9_.~-]{3}[0-9]Q~[A-Za-z0-9_.~-]{31,34}(?![A-Za-z0-9_~-])",
     ),
     _format("azure-token", "azdo", rf"{_WORD}[A-Za-z0-9]{{76}}AZDO[A-Za-z0-9]{{4}}\b"),
+    _format("lightagent-token", "la_", rf"{_WORD}la_[A-Za-z0-9]{{40,}}"),
     _format("npm-token", "npm_", rf"{_WORD}npm_[A-Za-z0-9]{{36,}}"),
     _format("pypi-token", "pypi-", rf"{_WORD}pypi-[A-Za-z0-9_-]{{40,}}"),
     _format("docker-token", "dckr_", rf"{_WORD}dckr_(?:pat|oat)_[A-Za-z0-9_-]{{20,}}"),

@@ -69,6 +69,10 @@ class Access:
 
         Raises PermissionDenied; LimitExceeded for one who asks for too many changes.
         """
+        if caller.grant is not None and caller.grant.agents and not (agent or viewing):
+            raise PermissionDenied(
+                f"The token {caller.grant.name} is for certain agents.", suggestion="Name one of them."
+            )
         admitted = await self._authority.admit(caller, operation, agent=agent)
         if operation is not Operation.INSPECT:
             await self._hold(admitted, lambda: self._owners.change(caller.uid))

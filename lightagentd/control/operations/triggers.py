@@ -176,7 +176,7 @@ class Triggers(Operations, interface="org.lightagent1.Triggers"):
         """The owner of a trigger may do with it what an administrator may: it is asked in their name."""
         file = self._triggers.files.found.get(name)
         if file is not None and _uid(file) == caller.uid:
-            return await self._access.admit(caller, Operation.PROMPT, agent=self._agent_of(name))
+            return await self._access.admit_owner(caller, Operation.PROMPT, agent=self._agent_of(name))
         return await self._access.admit(caller, Operation.ADMINISTER)
 
     def _agent_of(self, name: str) -> str:

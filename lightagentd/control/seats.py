@@ -34,8 +34,8 @@ class Seats:
     async def person(self, caller: Caller) -> Seat:
         """The seat of a caller that no command of an agent started. Raises PermissionDenied.
 
-        A command of root's can leave its unit first; then the seat says which unit it was in instead. Who has a
-        token speaks for the person who made it.
+        A command of root's can leave its unit first; then the seat says which unit it was in instead. Who
+        has a token speaks for the person who made it.
         """
         if caller.grant is not None and caller.grant.name:
             return Seat(unit=caller.grant.origin)

@@ -2,9 +2,9 @@
 
 The process that passes it is not trusted, so each answer is the kernel's (unix(7)), and it must be a
 connection that was accepted on one certain socket: an accepted socket is bound to the file of its listener,
-and nobody can bind another socket to that file. The other end of a connection is bound to none, or another one, and would
-say of itself what its listener is: root, for those of systemd's. A socket that listens says so too. The name
-alone proves nothing: in a namespace of mounts of its own any process can bind any name.
+and nobody can bind another socket to that file. The other end of a connection is bound to none, or to another
+one, and would say of itself what its listener is: root, for those of systemd's. A socket that listens says so
+too. The name alone proves nothing: in a namespace of mounts of its own any process can bind any name.
 """
 
 from __future__ import annotations

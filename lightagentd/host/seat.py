@@ -23,8 +23,8 @@ _PTS, _PTS_LAST, _CONSOLES = 136, 143, 4
 
 @dataclass(frozen=True, kw_only=True)
 class Seat:
-    """`unit` is the system's unit, empty where there is none, or `token:NAME` for a token; `tty` such as pts/0, empty for none. The logins
-    are None for a process that nobody logged in for.
+    """`unit` is the system's unit, empty where there is none, or `token:NAME`; `tty` such as pts/0, empty for
+    none. The logins are None for a process that nobody logged in for.
     """
 
     unit: str = ""

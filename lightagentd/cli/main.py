@@ -24,7 +24,7 @@ GROUPS = {
     "Look back": "events history trace audit usage",
     "Assess": "eval rate",
     "Agents and models": "agents kits triggers flows hooks models tools skills memory",
-    "Machine": "top health changes snapshot status doctor config reload help",
+    "Machine": "top health changes snapshot status doctor config reload tokens help",
 }
 """The commands, as the help lists them."""
 _IN_ANOTHER = {

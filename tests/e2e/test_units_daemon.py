@@ -26,7 +26,7 @@ OWN_UNITS = (
     "lightagent-telemetry.service",
 )
 EXPOSURE = {
-    UNIT: 1.2,
+    UNIT: 1.3,
     "lightagent-triage@dbus.service.service": 1.0,
     "lightagent-prompt@daily.service": 2.5,
     "lightagent-triggers.service": 2.6,

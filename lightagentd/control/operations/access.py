@@ -184,15 +184,19 @@ class Access:
         """Where an admitted caller's process runs. Raises PermissionDenied for an agent's command."""
         return await self._seats.person(caller)
 
-    async def admit_owner(
-        self, caller: Caller, operation: Operation, *, agent: str = "", viewing: bool = False
-    ) -> Caller:
-        """As `admit`, for what no token may do, such as what would outlive it. Raises PermissionDenied."""
+    def check_owner(self, caller: Caller) -> None:
+        """Raises PermissionDenied for a token, and for a client of the gateway."""
         if caller.grant is not None:
             raise PermissionDenied(
                 "This is not done with a token, nor through the gateway.",
                 suggestion="Run lactl as the user themselves.",
             )
+
+    async def admit_owner(
+        self, caller: Caller, operation: Operation, *, agent: str = "", viewing: bool = False
+    ) -> Caller:
+        """As `admit`, for what no token may do, such as what would outlive it. Raises PermissionDenied."""
+        self.check_owner(caller)
         return await self.admit(caller, operation, agent=agent, viewing=viewing)
 
     async def approver(self, caller: Caller, agent: str) -> Seat | None:

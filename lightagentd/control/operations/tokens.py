@@ -108,6 +108,7 @@ class Tokens(Operations, interface="org.lightagent1.Tokens"):
         """Make a token, for people alone, who must have each of its scopes: inspect, prompt, approve. Its
         secret is in the answer, and nowhere else. user is for root. No agents stands for all.
         """
+        self._access.check_owner(caller)
         given = _scopes(scopes)
         owner = caller.uid
         if user:
@@ -124,7 +125,7 @@ class Tokens(Operations, interface="org.lightagent1.Tokens"):
             raise InvalidArgument(f"{wrong[0][:60]!r} is no name of an agent.", field="agents")
         for scope in given:
             for agent in names or [""]:
-                caller = await self._access.admit_owner(caller, scope, agent=agent)
+                caller = await self._access.admit(caller, scope, agent=agent)
         await self._access.person(caller)
         made, secret = await self._tokens.create(
             tokens.Token(

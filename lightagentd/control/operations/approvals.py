@@ -71,10 +71,13 @@ class Approvals(Operations, interface="org.lightagent1.Approvals"):
 
     @method("Deny", returns="approval")
     async def deny(self, caller: Caller, approval: str, note: str = "") -> api.Approval:
-        """Refuse the call; the model reads the note. The owner of the session may do this, too."""
+        """Refuse the call; the model reads the note. The owner of the session may do this, too, also with
+        a token for prompts.
+        """
         found = self._kept.questions.find(approval)
         own = found is not None and found.owner == caller.uid
-        operation = Operation.INSPECT if own else Operation.APPROVE
+        may = Operation.INSPECT if caller.grant is None else Operation.PROMPT
+        operation = may if own else Operation.APPROVE
         caller, _ = await self._admit_to(caller, operation, approval)
         return await self._answer(caller, approval, note)
 

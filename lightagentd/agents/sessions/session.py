@@ -259,13 +259,12 @@ class Session:
 
     def context(self, turn: Turn | None = None) -> Any:
         """The event context of this session, and of a turn of it, as a `with` block."""
-        of_turn = {} if turn is None else {"caller": turn.caller}
+        of_turn = {} if turn is None else {"caller": turn.caller, "correlation_id": turn.correlation_id}
         return within(
             agent=self.record.agent,
             session=self.id,
             owner=self.record.owner,
             trace_id=turn.trace_id if turn else "",
-            correlation_id=turn.correlation_id if turn else "",
             request_id="",
             **of_turn,
         )

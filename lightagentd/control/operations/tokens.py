@@ -105,10 +105,10 @@ class Tokens(Operations, interface="org.lightagent1.Tokens"):
         user: str = "",
         limits: api.TokenLimits | None = None,
     ) -> api.NewToken:
-        """Make a token, for people alone, who must have each of its scopes: inspect, prompt, approve. Its
-        secret is in the answer, and nowhere else. user is for root. No agents stands for all.
+        """Make a token, for people alone, who may inspect and must have each of its scopes: inspect,
+        prompt, approve. Its secret is in the answer, and nowhere else. user is for root. No agents stands for all.
         """
-        self._access.check_owner(caller)
+        caller = await self._access.admit_owner(caller, Operation.INSPECT)
         given = _scopes(scopes)
         owner = caller.uid
         if user:

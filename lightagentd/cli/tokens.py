@@ -149,7 +149,7 @@ def _seconds(text: str) -> int:
 
 
 def _limits(text: str) -> dict[str, int]:
-    limits = {name: 0 for name, _ in _LIMITS.values()}
+    limits: dict[str, int] = {}
     for one in text.split(","):
         found = _LIMIT.fullmatch(one.strip())
         if found is None or found[4] not in ("", _LIMITS[found[1]][1]):

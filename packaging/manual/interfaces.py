@@ -173,7 +173,8 @@ def page(stamp: Stamp) -> str:
         made.prose(interface.doc)
         for method in interface.methods:
             made.item(_signature(method), method.doc)
-            made.continued(_on_dbus(dbus_methods.methods()[interface.name, method.name]))
+            if on_dbus := dbus_methods.methods().get((interface.name, method.name)):
+                made.continued(_on_dbus(on_dbus))
     _only_on_dbus(made)
     made.section("TYPES")
     for name in sorted(types):

@@ -43,6 +43,18 @@ HOOK = {
     "sha256": "",
     "problem": TEXT,
 }
+TOKEN = {
+    "id": "0aB1cD2e",
+    "name": "chat",
+    "uid": 1000,
+    "user": "anna",
+    "scopes": ["inspect", "prompt"],
+    "agents": ["ops"],
+    "limits": {"requests_per_minute": 60, "streams": 4, "request_bytes": 1 << 20, "tokens_per_day": 200_000},
+    "created_us": 1_763_768_400_000_000,
+    "expires_us": 1_763_768_500_000_000,
+    "used_us": 0,
+}
 CALL = {
     "call_id": "call_1",
     "tool": "systemd",
@@ -172,6 +184,7 @@ LISTS: dict[str, tuple[str, dict[str, Any], str]] = {
         "certificates-daily timer ops active",
     ),
     "hooks list": ("Hooks.List", {"hooks": [HOOK]}, "10-names.py before_turn all"),
+    "tokens list": ("Tokens.List", {"tokens": [TOKEN]}, "chat inspect, never"),
     "eval list": (
         "Evals.List",
         {"runs": [eval_run("eval_0123456789abcdef", name=TEXT)]},

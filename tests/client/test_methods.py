@@ -22,8 +22,8 @@ DECLARED = {
 }
 
 
-REFUSED = ("Manager.Panic", "Manager.EndPanic", "Models.Test", "Manager.Diagnose")
-"""Stop everything, or need a model."""
+REFUSED = ("Manager.Panic", "Manager.EndPanic", "Models.Test", "Manager.Diagnose", "Manager.Authenticate")
+"""Stop everything, or need a model or a token."""
 
 
 class Recorder(Client):

@@ -103,10 +103,11 @@ class Tokens(Operations, interface="org.lightagent1.Tokens"):
         agents: list[str] | None = None,
         expires_s: int = 0,
         user: str = "",
-        limits: api.TokenLimits | None = None,
+        limits: Any = None,
     ) -> api.NewToken:
         """Make a token, for people alone, who may inspect and must have each of its scopes: inspect,
-        prompt, approve. Its secret is in the answer, and nowhere else. user is for root. No agents stands for all.
+        prompt, approve. Its secret is in the answer, and nowhere else. user is for root. No agents stands for
+        all. limits is an object with some of the names of TokenLimits.
         """
         caller = await self._access.admit_owner(caller, Operation.INSPECT)
         given = _scopes(scopes)
@@ -117,9 +118,6 @@ class Tokens(Operations, interface="org.lightagent1.Tokens"):
             owner = _uid_of(user)
         if not 0 <= expires_s <= _LONGEST_S:
             raise InvalidArgument(f"expires_s must be from 0 to {_LONGEST_S}.", field="expires_s")
-        chosen = tokens.Limits() if limits is None else tokens.Limits(**asdict(limits))
-        if any(one < 0 for one in asdict(chosen).values()):
-            raise InvalidArgument("A limit is at least 0, which is none.", field="limits")
         names = sorted(set(agents or ()))
         if wrong := [one for one in names if NAME.fullmatch(one) is None]:
             raise InvalidArgument(f"{wrong[0][:60]!r} is no name of an agent.", field="agents")
@@ -135,7 +133,7 @@ class Tokens(Operations, interface="org.lightagent1.Tokens"):
                 sha256="",
                 scopes=tuple(given),
                 agents=tuple(names),
-                limits=chosen,
+                limits=_limits(limits),
                 created_us=0,
                 expires_us=int((time.time() + expires_s) * 1e6) if expires_s else 0,
             ),
@@ -170,6 +168,21 @@ def _scopes(given: list[str]) -> list[Operation]:
     if not given:
         raise InvalidArgument("A token needs a scope.", field="scopes", suggestion=f"There are: {known}.")
     return [one for one in SCOPES if one in given]
+
+
+def _limits(given: Any) -> tokens.Limits:
+    """Raises InvalidArgument."""
+    known = tokens.Limits.__dataclass_fields__
+    found = {} if given is None else given
+    if not isinstance(found, dict) or not found.keys() <= known.keys():
+        raise InvalidArgument(
+            "limits is an object with names of limits.",
+            field="limits",
+            suggestion=f"Known: {', '.join(known)}.",
+        )
+    if not all(type(one) is int and 0 <= one < 1 << 53 for one in found.values()):
+        raise InvalidArgument("A limit is an integer of at least 0, which is none.", field="limits")
+    return tokens.Limits(**found)
 
 
 def _uid_of(user: str) -> int:

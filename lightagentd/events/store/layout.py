@@ -36,8 +36,8 @@ FIELDS = ("type", "caller", "request", "tool", "effect", "decision")
 STATES = (
     *("sessions", "turns", "agents", "approvals", "undo", "watches", "current", "plans", "inputs"),
     *("compactions", "usage", "memories", "profiles", "triggers"),
-    *("flow_runs", "flow_steps", "flow_definitions", "evals", "ratings", "prunings", "mail"),
-    "tokens",
+    *("flow_runs", "flow_steps", "flow_definitions", "evals", "ratings", "tokens"),
+    *("prunings", "mail"),
 )
 META = "meta"
 _ANCHOR = b"anchor"

@@ -111,7 +111,7 @@ def test_both_planes_have_the_same_operations() -> None:
         for method, _ in METHOD.findall(text)
     }
     assert set(methods()) - varlink == {(MANAGER, "AskForAnswer"), (MANAGER, "Prompt")}
-    assert varlink - set(methods()) == set()
+    assert varlink - set(methods()) == {(MANAGER, "Authenticate")}, "which is about a connection"
 
 
 def test_both_planes_take_the_same_parameters() -> None:
@@ -121,7 +121,8 @@ def test_both_planes_take_the_same_parameters() -> None:
         for name, listed in METHOD.findall(text):
             pairs = (pair.split(": ", 1) for pair in OUTSIDE.split(listed) if pair)
             declared = dict(pairs)
-            method = methods()[file.removesuffix(".varlink"), name]
+            if (method := methods().get((file.removesuffix(".varlink"), name))) is None:
+                continue
             given = {one: names[kind] for one, kind in method.required.items()}
             given |= {one: "?" + names[kind] for one, kind in method.optional.items() if one != HANDLE}
             assert (HANDLE in method.optional) is method.streaming

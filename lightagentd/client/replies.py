@@ -36,6 +36,11 @@ DiagnosisReply = TypedDict("DiagnosisReply", {"diagnosis": Diagnosis})
 Answer = TypedDict("Answer", {"text": str, "session": str, "trace_id": str, "steps": int, "duration_ms": int,
         "data": Any | None, "usage": Any | None, "calls": list[Any] | None, "finish_reason": str | None})
 AnswerReply = TypedDict("AnswerReply", {"answer": Answer})
+TokenLimits = TypedDict("TokenLimits", {"requests_per_minute": int, "streams": int, "request_bytes": int,
+        "tokens_per_day": int})
+Identity = TypedDict("Identity", {"uid": int, "user": str, "name": str, "scopes": list[str],
+        "agents": list[str], "expires_us": int, "limits": TokenLimits})
+IdentityReply = TypedDict("IdentityReply", {"identity": Identity})
 Agent = TypedDict("Agent", {"name": str, "description": str, "role": str, "model": str, "fallback": list[str],
         "tools": list[str], "skills": list[str], "agents": list[str], "kit": str, "own_tools": list[str],
         "own_skills": list[str], "covered_skills": list[str], "effects": list[str], "max_steps": int,
@@ -217,6 +222,12 @@ Verification = TypedDict("Verification", {"ok": bool, "events": int, "first_bad_
         "checkpoints": int, "key": str, "trusted": bool, "covered_seq": int, "index_entries": int,
         "notes": list[str]})
 VerificationReply = TypedDict("VerificationReply", {"verification": Verification})
+Token = TypedDict("Token", {"id": str, "name": str, "uid": int, "user": str, "scopes": list[str],
+        "agents": list[str], "limits": TokenLimits, "created_us": int, "expires_us": int, "used_us": int})
+NewToken = TypedDict("NewToken", {"token": Token, "secret": str})
+CreatedReply = TypedDict("CreatedReply", {"created": NewToken})
+TokensReply = TypedDict("TokensReply", {"tokens": list[Token]})
+TokenReply = TypedDict("TokenReply", {"token": Token})
 ToolReply = TypedDict("ToolReply", {"tool": Tool})
 ToolChoice = TypedDict("ToolChoice", {"function": str, "tool": str, "action": str, "effect": str,
         "description": str, "why": str, "score": float, "words": list[str]})

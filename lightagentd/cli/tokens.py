@@ -88,7 +88,7 @@ def create(
     this machine.
 
     \b
-      lactl tokens create chat --scope inspect,prompt --agent ops --expires 30d
+      lactl tokens create chat --scope prompt --agent ops --expires 30d
     """
     given: dict[str, Any] = {
         "name": name,

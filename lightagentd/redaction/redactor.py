@@ -456,6 +456,6 @@ def _hinted(data: bytes) -> bool:
         return True
     if ":::" in text or ("A" in text and ":AA" in text) or ("~" in text and "Q~" in text):
         return True
-    if "/" in text and "1//0" in text:
+    if ("/" in text and "1//0" in text) or ("_" in text and "la_" in text):
         return True
     return bool(found) and any(sign in text for sign in _NUMBER_SIGNS)

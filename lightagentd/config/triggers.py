@@ -102,6 +102,7 @@ KINDS: Mapping[str, Kind] = {
     "webhook": Kind(
         about="a request that the gateway takes",
         followed_by="gateway",
+        takes=("signed", "secret_file", "template", "match"),
         coalesce_s=0.0,
         sample={"text": "build 12 failed"},
     ),
@@ -164,6 +165,15 @@ class TriggerFile(Unattended):
     topic: Line | None = Field(default=None, examples=["agent.error"])
     """An exact topic, or what it begins with before a dot."""
     type: Line | None = None
+    signed: Literal["github", "stripe", "standard", "token"] | None = None
+    """How a request shows that it knows the secret: as GitHub, Stripe or Standard Webhooks sign, or by a
+    token in a header. Without it nobody but `lactl triggers test` fires it.
+    """
+    secret_file: Path | None = None
+    """A file with the secret, which the daemon can read; a bare name is one of its credentials. Each line may
+    have one: all of them count, until those who send know the new one."""
+    template: Literal["json", "alertmanager", "grafana", "github"] = "json"
+    """Which names are made of the body: its own (`json`), or those of a program's."""
 
     @model_validator(mode="after")
     def _as_its_kind(self) -> Self:
@@ -175,6 +185,8 @@ class TriggerFile(Unattended):
             raise ValueError(f'on = "{self.on}" needs {", ".join(missing)}')
         if self.path is not None and not self.path.is_absolute():
             raise ValueError("path has to be absolute")
+        if (self.signed is None) != (self.secret_file is None):
+            raise ValueError("signed and secret_file go together")
         if self.on == "journal" and not (self.match or self.pattern):
             raise ValueError("an entry of the journal needs match, pattern or both")
         try:

@@ -68,6 +68,13 @@ ACTS = (
     ),
     event(104_712, "tool.systemd", "invocation", data={**CALL, "result": "tool_failed", "duration_ms": 2100}),
 )
+REQUEST = event(
+    104_713,
+    "trigger.webhook",
+    "taken",
+    request_id="hook_01",
+    data={"trigger": "build", "digest": "", "headers": {"x-github-event": TEXT}, "body": TEXT},
+)
 PROMPT = event(
     7,
     "agent.prompt",
@@ -183,6 +190,7 @@ LISTS: dict[str, tuple[str, dict[str, Any], str]] = {
         {"triggers": [trigger("certificates-daily", problem=TEXT)]},
         "certificates-daily timer ops active",
     ),
+    "webhooks list": ("History.Page", {"page": {"events": [REQUEST], "next_seq": 0}}, "hook_01 build taken"),
     "hooks list": ("Hooks.List", {"hooks": [HOOK]}, "10-names.py before_turn all"),
     "tokens list": ("Tokens.List", {"tokens": [TOKEN]}, "chat inspect, never"),
     "eval list": (

@@ -23,6 +23,7 @@ from lightagentd.agents.triggers.outbox import Outbox, how_to_follow
 from lightagentd.agents.triggers.records import STATE, Firing, Happening, Standing, small, stored
 from lightagentd.agents.triggers.rounds import MOST_ROUNDS, Rounds
 from lightagentd.agents.triggers.telling import ending, fired, held, missed_event
+from lightagentd.agents.triggers.webhooks.webhooks import Webhooks
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.config.triggers import KINDS, TriggerFiles
 from lightagentd.config.unattended import Handling
@@ -69,6 +70,7 @@ class Triggers:
         self._waiting: dict[str, Firing] = {}
         """The question of each trigger that waits; more of the same is put into it."""
         self.outbox = Outbox(self._history)
+        self.webhooks = Webhooks(self, self._history)
         self._storing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Held, for each trigger, while it is changed and stored."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -137,17 +139,27 @@ class Triggers:
 
     # What happened
 
-    async def fire(self, name: str, happened: Sequence[Happening], position: str = "") -> dict[str, int]:
+    async def fire(
+        self,
+        name: str,
+        happened: Sequence[Happening],
+        position: str = "",
+        *,
+        told: Sequence[NewEvent] = (),
+    ) -> dict[str, int]:
         """Take what happened; gives how many were asked about or wait (`fired`), and the other counts.
-        `position` is how far the source was followed. Raises NotFound, ShuttingDown, StorageError.
+        `position` is how far the source was followed, and `told` are events that are stored with it. Raises
+        NotFound, ShuttingDown, StorageError.
         """
         if name not in self.files.broken:
             self.files.get(name)
         if self._closed:
             raise ShuttingDown("The daemon stops; tell it again after the next start.")
-        return await uninterrupted(self._take(name, happened, position))
+        return await uninterrupted(self._take(name, happened, position, told))
 
-    async def _take(self, name: str, happened: Sequence[Happening], position: str) -> dict[str, int]:
+    async def _take(
+        self, name: str, happened: Sequence[Happening], position: str, told: Sequence[NewEvent]
+    ) -> dict[str, int]:
         async with self._storing[name]:
             standing, waiting = self.standing(name).copy(), self._waiting.get(name)
             before, found, why = {**standing.counts}, dict.fromkeys((*standing.counts,), 0), ""
@@ -169,7 +181,7 @@ class Triggers:
             for outcome in ("coalesced", "limited", "refused", "missed"):
                 standing.counts[outcome] += found[outcome]
             standing.position = position or standing.position
-            events = [*held(name, found, why), *missed_event(name, missed, how)]
+            events = [*told, *held(name, found, why), *missed_event(name, missed, how)]
             if waiting is not None and waiting is not self._waiting.get(name):
                 changes = [standing.change(), waiting.change()]
             else:

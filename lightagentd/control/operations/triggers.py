@@ -17,7 +17,7 @@ from lightagentd.agents.triggers.asking import Question
 from lightagentd.agents.triggers.outbox import how_to_follow
 from lightagentd.agents.triggers.records import Firing, Happening
 from lightagentd.agents.uninterrupted import uninterrupted
-from lightagentd.config.triggers import KINDS, PROMPT
+from lightagentd.config.triggers import KINDS, PROMPT, TriggerFile
 from lightagentd.config.unattended import Unattended
 from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access, is_last_event
@@ -140,6 +140,29 @@ class Triggers(Operations, interface="org.lightagent1.Triggers"):
         self._triggers.outbox.problems[name] = problem[:1000]
         return api.Fired(**counts)
 
+    @method("Deliver", returns="number", over_bus=False)
+    async def deliver(self, caller: Caller, name: str, *, headers: Any, body: str) -> str:
+        """Take a request for a webhook, with its headers (an object of texts, in small letters) and its body
+        as it came. Gives its number, once it is stored with what it fires. Fails with PermissionDenied for a
+        wrong signature or an old time, with Conflict for a request that was taken before. For the gateway,
+        which needs no token for this, and root.
+        """
+        if not caller.is_gateway:
+            await self._access.admit_owner(caller, Operation.ADMINISTER)
+        if not isinstance(headers, dict) or not all(isinstance(one, str) for one in headers.values()):
+            raise InvalidArgument("headers is an object of texts.", field="headers")
+        self._panic.check()
+        return await self._triggers.webhooks.take(name, headers, body)
+
+    @method("Replay", returns="number")
+    async def replay(self, caller: Caller, number: str) -> str:
+        """Have a stored request for a webhook asked about again; for its owner and administrators. Gives the
+        number of the new one.
+        """
+        name, _ = await asyncio.to_thread(self._triggers.webhooks.stored, number)
+        await self._admit(caller, name)
+        return await self._triggers.webhooks.again(number)
+
     @stream("Follow", returns="work")
     async def follow(self, caller: Caller) -> AsyncGenerator[api.TriggerWork, None]:
         """What the service that follows sources and delivers answers is to do, as it comes: the triggers to
@@ -241,7 +264,9 @@ class Triggers(Operations, interface="org.lightagent1.Triggers"):
     def _unfollowed(self, name: str, on: str) -> str:
         by = KINDS[on].followed_by if on in KINDS else ""
         if by == "gateway":
-            return "This version has no gateway that takes webhooks."
+            file = self._triggers.files.found.get(name)
+            signed = file.signed if isinstance(file, TriggerFile) else None
+            return "" if signed else "It has no signed and secret_file, so nobody can send to it."
         if by == "service" and not self._triggers.outbox.followed:
             return f"Nobody follows it. Run: {how_to_follow()}"
         return self._triggers.outbox.problems.get(name, "")

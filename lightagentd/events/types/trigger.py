@@ -133,3 +133,32 @@ class TriggerUndelivered(Reported, topic="trigger.delivered", type="undelivered"
     message: Text
     trigger: Text
     firing: Text
+
+
+class WebhookTaken(Reported, topic="trigger.webhook", type="taken"):
+    """A request was taken that fires a trigger, with its whole body; its number is the request id."""
+
+    catalog = """A request came for a webhook
+    The gateway took it, and its signature or token is right. The trigger's agent is asked about it.
+    > To read it: lactl webhooks show NUMBER. What it led to: lactl triggers log"""
+    message: Text
+    trigger: Text
+    digest: Text
+    """SHA-256 of the body."""
+    headers: Object
+    """Those that say what it is about."""
+    body: Text
+    replay_of: Text = ""
+
+
+class WebhookRefused(Reported, topic="trigger.webhook", type="refused"):
+    """Requests for a webhook were refused: they are not signed as its file says, or are old."""
+
+    priority = NOTICE
+    catalog = """Requests for a webhook were refused
+    They are not signed with the secret of the trigger's file, or their time is too far from now. The journal
+    tells of them once a minute at the most, with their count.
+    > Look at signed and secret_file of the trigger, and at the clocks of both machines."""
+    message: Text
+    trigger: Text
+    count: int

@@ -17,7 +17,7 @@ LAYERS = (
     ("client", "worker"),
     ("agents", "assessment"),
     ("unattended",),
-    ("telemetry",),
+    ("gateway", "telemetry"),
     ("doctor",),
     ("control",),
     ("daemon",),
@@ -27,7 +27,8 @@ LAYERS = (
 )
 """The rooms from the lowest to the highest. A module imports from its own room and from lower layers."""
 PROGRAMS = {
-    name: {"daemon"} for name in ("assessment", "cli", "client", "desktop", "telemetry", "unattended")
+    name: {"daemon"}
+    for name in ("assessment", "cli", "client", "desktop", "gateway", "telemetry", "unattended")
 }
 """Programs of their own, and the rooms that they do not load: they talk to the daemon as anybody would."""
 SPAWNING = re.compile(r"\bsubprocess\.\w+\(|create_subprocess_|os\.(?:fork|posix_spawn|exec[lv]\w*)\(")

@@ -85,6 +85,17 @@ class AsyncClient(AsyncMethods):
             with contextlib.suppress(OSError):
                 await streams[1].wait_closed()
 
+    @property
+    def is_free(self) -> bool:
+        """Whether it is connected, and no answer is still to come."""
+        return self._streams is not None and not self._wire.expecting and not self._streams[0].at_eof()
+
+    def hang_up(self) -> None:
+        """As `close`, without waiting."""
+        streams, self._streams = self._streams, None
+        if streams is not None:
+            streams[1].close()
+
     async def call(self, method: str, /, **parameters: Any) -> dict[str, Any]:
         """Call a method and return the parameters of its reply. Raises the errors of `client.Client.call`."""
         try:
@@ -92,6 +103,19 @@ class AsyncClient(AsyncMethods):
                 await self._send(method, parameters, more=False)
                 return (await self._receive())[0]
         except TimeoutError as err:
+            raise connect_error(self.path, err) from err
+        finally:
+            if self._wire.expecting:
+                await self.close()
+
+    async def call_with(self, fd: int, method: str, /, **parameters: Any) -> dict[str, Any]:
+        """As `call`, with a descriptor (unix(7), SCM_RIGHTS); for the first call on a connection."""
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                with self._connection()[1].get_extra_info("socket").dup() as sock:
+                    socket.send_fds(sock, [self._wire.call(method, parameters, more=False)], [fd])
+                return (await self._receive())[0]
+        except (TimeoutError, OSError) as err:
             raise connect_error(self.path, err) from err
         finally:
             if self._wire.expecting:

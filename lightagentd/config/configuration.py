@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, Field, ValidationError
 
+from lightagentd.config.gateway import Gateway
 from lightagentd.config.memory import Memory, MemoryPolicy, MemoryStore
 from lightagentd.config.models import (
     CREDENTIAL_NAMES,
@@ -39,6 +40,7 @@ __all__ = [
     "Budgets",
     "Config",
     "Daemon",
+    "Gateway",
     "History",
     "Limits",
     "Memory",
@@ -265,6 +267,7 @@ class Config(Section):
     memory: Memory = Field(default_factory=Memory)
     history: History = Field(default_factory=History)
     telemetry: Telemetry = Field(default_factory=Telemetry)
+    gateway: Gateway = Field(default_factory=Gateway)
 
 
 def files(folder: Path) -> list[Path]:

@@ -1,0 +1,169 @@
+"""One request of a client, as endpoints see it, and what an endpoint is.
+
+`Asked` reads the body within its limits, and gives connections to the daemon that act for the client. An
+`Endpoint` is one line of the table in `routes`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lightagentd.config.gateway import Gateway
+from lightagentd.errors import LightagentError, MalformedMessage, MessageTooLarge
+from lightagentd.gateway.callers import Caller, Callers, who_is
+from lightagentd.gateway.http import Connection, Connections
+from lightagentd.gateway.limits import Limits
+from lightagentd.gateway.metrics import Metrics
+from lightagentd.gateway.refusals import ClientGone, TooSlow, WrongType, error_object
+from lightagentd.text.strict_json import BadJson, counting, decoded
+
+MAX_DEPTH = 64
+"""How deep the JSON of a request may be nested."""
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """What all requests share; it lives as long as the service."""
+
+    gateway: Gateway
+    callers: Callers
+    limits: Limits
+    metrics: Metrics
+    connections: Callable[[], Connections]
+
+
+class Asked:
+    """A request. It belongs to the task that answers it."""
+
+    def __init__(self, shared: Shared, request: Request, parameters: Mapping[str, str], endpoint: Endpoint) -> None:
+        self.shared, self.request, self.parameters = shared, request, parameters
+        self.endpoint = endpoint
+        self.connection: Connection = request.scope["state"]["connection"]
+        self._counted = False
+        self._size_bytes = 0
+
+    def header(self, name: str) -> str:
+        """A header's value, empty when there is none."""
+        return self.request.headers.get(name, "")
+
+    # The body
+
+    async def body(self) -> bytes:
+        """The whole body. Raises MessageTooLarge, TooSlow, ClientGone."""
+        most = self.endpoint.max_body_bytes or self.shared.gateway.request_bytes
+        length = self.header("content-length")
+        if length.isdecimal() and int(length) > most:
+            raise _too_large(most)
+        found = bytearray()
+        try:
+            async with asyncio.timeout(self.shared.gateway.body_timeout_s):
+                while True:
+                    message = await self.request.receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGone
+                    found += message.get("body", b"")
+                    if len(found) > most:
+                        raise _too_large(most)
+                    if not message.get("more_body", False):
+                        self._size_bytes = len(found)
+                        return bytes(found)
+        except TimeoutError as err:
+            raise TooSlow("The body of the request took too long.") from err
+
+    async def json(self) -> dict[str, Any]:
+        """The body as a JSON object. Raises WrongType, MalformedMessage and what `body` does."""
+        kind = self.header("content-type").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise WrongType("The body must be of the type application/json.")
+        if self.header("content-encoding").lower() not in ("", "identity"):
+            raise WrongType("The body must not be compressed.")
+        body = await self.body()
+        try:
+            # Beside the loop: a body of megabytes takes longer than others should wait.
+            found = await asyncio.to_thread(_decoded, body) if len(body) > 1 << 16 else _decoded(body)
+        except BadJson as err:
+            raise MalformedMessage(f"The body is no JSON that is taken: {err}.") from None
+        if not isinstance(found, dict):
+            raise MalformedMessage("The body is no JSON object.")
+        return found
+
+    # The client
+
+    @contextlib.asynccontextmanager
+    async def caller(self) -> AsyncIterator[Caller]:
+        """A connection to the daemon that acts for the client. The first one counts the request. Raises NoToken,
+        TooMany, Unavailable.
+        """
+        who = who_is(_token(self.header("authorization")), self.connection)
+        async with self.shared.callers.connected(who) as caller:
+            if not self._counted:
+                self._counted = True
+                self.shared.limits.request(caller.key, caller.allowed)
+                self.shared.limits.sent(caller.key, self._size_bytes)
+                if self._size_bytes > caller.allowed.request_bytes:
+                    raise _too_large(caller.allowed.request_bytes)
+            yield caller
+
+    @contextlib.contextmanager
+    def turn(self, caller: Caller) -> Iterator[None]:
+        """While a turn runs for the client. Raises TooMany."""
+        with self.shared.limits.turn(caller.key, caller.allowed), self.shared.metrics.turns.track_inprogress():
+            yield
+
+    async def while_connected(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """The result of some work, which is cancelled when the client hangs up. Raises ClientGone then. Call it
+        once the body is read.
+        """
+        task = asyncio.create_task(work)
+        gone = asyncio.create_task(disconnected(self.request.receive))
+        try:
+            await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise ClientGone
+            return task.result()
+        finally:
+            for one in (task, gone):
+                one.cancel()
+            await asyncio.gather(task, gone, return_exceptions=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """One path. `methods` has who answers each method; GET answers HEAD, too."""
+
+    path: str
+    """As Starlette writes it: `/v1/models/{model}`."""
+    methods: Mapping[str, Callable[[Asked], Awaitable[Response]]]
+    refusal: Callable[[LightagentError], dict[str, Any]] = error_object
+    """The body of an answer that is an error."""
+    max_body_bytes: int = 0
+    """0 for that of the configuration."""
+
+
+async def disconnected(receive: Callable[[], Awaitable[Any]]) -> None:
+    """Returns when the client has hung up."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _token(header: str) -> str:
+    scheme, _, token = header.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _decoded(body: bytes) -> Any:
+    for _ in counting(body):
+        pass
+    return decoded(body, depth=MAX_DEPTH, surrogates=False)
+
+
+def _too_large(most: int) -> MessageTooLarge:
+    return MessageTooLarge(f"The body is larger than {most} bytes.", suggestion="Send less at once.")

@@ -1,0 +1,147 @@
+"""The ASGI application: what every request must be, and who answers it.
+
+A request is looked at in this order: its framing (bytes that two programs could cut differently end the
+connection), the name it calls the gateway by (DNS rebinding), the page it comes from (CORS), its path and its
+method. Errors of an endpoint become an answer here, in the endpoint's own shape.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import compile_path
+
+from lightagentd.config.gateway import allowed_hosts
+from lightagentd.errors import LightagentError, MalformedMessage, NotFound, PermissionDenied
+from lightagentd.gateway.asked import Asked, Endpoint, Shared
+from lightagentd.gateway.refusals import ClientGone, NoToken, TooMany, WrongMethod, WrongPlace, error_object, status_of
+
+_log = logging.getLogger("lightagentd.gateway")
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+_HEADER_NAMES = re.compile(r"[A-Za-z0-9-]+(?:\s*,\s*[A-Za-z0-9-]+)*")
+_EXPOSED = "Retry-After, X-Lightagent-Session, X-Lightagent-Trace, X-Vercel-AI-UI-Message-Stream"
+
+
+class Door:
+    """The application over a table of endpoints."""
+
+    def __init__(self, shared: Shared, endpoints: Sequence[Endpoint]) -> None:
+        self._shared = shared
+        self._hosts = allowed_hosts(shared.gateway)
+        self._table = [(compile_path(one.path)[0], one) for one in endpoints]
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        path, endpoint = "", None
+        cors: list[tuple[bytes, bytes]] = []
+        try:
+            self._check_framing(request)
+            self._check_host(request)
+            cors = self._cors(request)
+            endpoint, parameters = self._found(scope["path"])
+            path = endpoint.path
+            response = await self._answered(request, endpoint, parameters)
+        except ClientGone:
+            self._shared.metrics.gone.inc()
+            return
+        except LightagentError as err:
+            response = refused(err, endpoint)
+        except Exception:  # noqa: BLE001 - the boundary of a request
+            _log.exception("a request failed in a way that nobody expected")
+            response = refused(LightagentError("The request failed inside the gateway."), endpoint)
+        response.raw_headers.extend([*cors, (b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")])
+        self._shared.metrics.requests.labels(path, _method(request), str(response.status_code)).inc()
+        await response(scope, receive, send)
+
+    async def _answered(self, request: Request, endpoint: Endpoint, parameters: dict[str, str]) -> Response:
+        method = "GET" if request.method == "HEAD" and "GET" in endpoint.methods else request.method
+        allow = ", ".join([*endpoint.methods, *(["HEAD"] if "GET" in endpoint.methods else []), "OPTIONS"])
+        if method == "OPTIONS":
+            return Response(status_code=204, headers={"Allow": allow, **_preflight(request, allow)})
+        answer = endpoint.methods.get(method)
+        if answer is None:
+            response = refused(WrongMethod(f"{request.method[:20]} is no method of {endpoint.path}."), endpoint)
+            response.headers["Allow"] = allow
+            return response
+        return await answer(Asked(self._shared, request, parameters, endpoint))
+
+    def _check_framing(self, request: Request) -> None:
+        """Raises MalformedMessage (RFC 9112, 6.1 and 6.3)."""
+        names = [name for name, _ in request.scope["headers"]]
+        coded = names.count(b"transfer-encoding")
+        if coded and (coded > 1 or b"content-length" in names or request.scope["http_version"] != "1.1"):
+            request.scope["state"]["connection"].last = True
+            raise MalformedMessage("The request says in two ways where its body ends.")
+        if names.count(b"host") > 1 or names.count(b"authorization") > 1 or names.count(b"content-length") > 1:
+            request.scope["state"]["connection"].last = True
+            raise MalformedMessage("The request has a header twice that there may be once.")
+
+    def _check_host(self, request: Request) -> None:
+        """Raises WrongPlace."""
+        host = request.headers.get("host", "").lower()
+        name = re.sub(r":\d*$", "", host).rstrip(".")
+        if name not in self._hosts:
+            raise WrongPlace(
+                "The gateway is not called so.",
+                suggestion="An administrator names it: [gateway] hosts in /etc/lightagentd/lightagentd.toml.",
+            )
+
+    def _cors(self, request: Request) -> list[tuple[bytes, bytes]]:
+        """The headers that let a page read the answer; none where no page asks. Raises PermissionDenied."""
+        origin = request.headers.get("origin")
+        if origin is None:
+            return []
+        if origin not in self._shared.gateway.origins:
+            raise PermissionDenied(
+                "Pages of this origin may not use the gateway.",
+                suggestion="An administrator names it: [gateway] origins in /etc/lightagentd/lightagentd.toml.",
+            )
+        return [
+            (b"access-control-allow-origin", origin.encode("latin-1")),
+            (b"access-control-expose-headers", _EXPOSED.encode()),
+            (b"vary", b"Origin"),
+        ]
+
+    def _found(self, path: str) -> tuple[Endpoint, dict[str, str]]:
+        """Raises NotFound."""
+        for pattern, endpoint in self._table:
+            if (match := pattern.match(path)) is not None:
+                return endpoint, match.groupdict()
+        raise NotFound("The gateway has no such path.")
+
+
+def refused(err: LightagentError, endpoint: Endpoint | None = None) -> JSONResponse:
+    """An error as an answer."""
+    shape = endpoint.refusal if endpoint is not None else error_object
+    response = JSONResponse(shape(err), status_code=status_of(err))
+    if isinstance(err, TooMany):
+        response.headers["Retry-After"] = str(max(1, round(err.retry_after_s + 0.5)))
+    if isinstance(err, NoToken):
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+def _preflight(request: Request, allow: str) -> dict[str, str]:
+    """What a browser asks before a request of a page that may make it (`_cors` has checked that)."""
+    asked = request.headers.get("access-control-request-headers", "")
+    if "origin" not in request.headers:
+        return {}
+    names = asked if _HEADER_NAMES.fullmatch(asked) else "Authorization, Content-Type"
+    return {
+        "Access-Control-Allow-Methods": allow,
+        "Access-Control-Allow-Headers": names,
+        "Access-Control-Max-Age": "600",
+    }
+
+
+def _method(request: Request) -> str:
+    """For counts: a client may send any word."""
+    return request.method if request.method in ("GET", "HEAD", "POST", "DELETE", "OPTIONS") else "other"

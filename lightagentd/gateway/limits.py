@@ -1,0 +1,159 @@
+"""Counts what each token uses of the gateway, and refuses what is more: requests and bytes in a minute, turns at
+once, and tokens of models on a day (UTC).
+
+The counts live in this process, so a restart forgets them; what must hold for longer is a budget of the
+daemon. A key stands for a token or for a local user, and the number of keys is bounded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lightagentd.config.gateway import Gateway
+from lightagentd.gateway.refusals import TooMany
+
+MAX_KEYS = 10_000
+_MINUTE_S, _DAY_S = 60, 86_400
+
+
+@dataclass
+class _Used:
+    minute: int = 0
+    requests: int = 0
+    bytes: int = 0
+    day: int = 0
+    tokens: int = 0
+    streams: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allowed:
+    """What one token may use; 0 tokens are no limit."""
+
+    requests_per_minute: int
+    streams: int
+    request_bytes: int
+    tokens_per_day: int
+
+    @staticmethod
+    def of(gateway: Gateway, said: Mapping[str, Any]) -> Allowed:
+        """The limits of the configuration, or those that a token has itself where they are less."""
+
+        def least(name: str) -> int:
+            default, own = getattr(gateway, name), said.get(name)
+            if not isinstance(own, int) or own <= 0:
+                return int(default)
+            return min(own, default) if default else own
+
+        return Allowed(
+            requests_per_minute=least("requests_per_minute"),
+            streams=least("streams"),
+            request_bytes=least("request_bytes"),
+            tokens_per_day=least("tokens_per_day"),
+        )
+
+
+class Limits:
+    """What was used, by key."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._used: OrderedDict[str, _Used] = OrderedDict()
+        self.streams = 0
+        """Turns that run now."""
+
+    def request(self, key: str, allowed: Allowed) -> None:
+        """Count a request. Raises TooMany."""
+        used = self._of(key)
+        if used.requests >= allowed.requests_per_minute:
+            raise _too_many(f"{allowed.requests_per_minute} requests a minute", _MINUTE_S)
+        if used.bytes >= self._gateway.bytes_per_minute:
+            raise _too_many(f"{self._gateway.bytes_per_minute} bytes a minute", _MINUTE_S)
+        used.requests += 1
+
+    def sent(self, key: str, size_bytes: int) -> None:
+        """Count bytes of a request or of an answer."""
+        self._of(key).bytes += size_bytes
+
+    def tokens(self, key: str, count: int) -> None:
+        """Count tokens of models."""
+        self._of(key).tokens += count
+
+    @contextlib.contextmanager
+    def turn(self, key: str, allowed: Allowed) -> Iterator[None]:
+        """A turn that runs. Raises TooMany."""
+        used = self._of(key)
+        if allowed.tokens_per_day and used.tokens >= allowed.tokens_per_day:
+            raise _too_many(f"{allowed.tokens_per_day} tokens of models a day", _DAY_S)
+        if used.streams >= allowed.streams:
+            raise TooMany(
+                f"{used.streams} turns of this token run already, the most at once.",
+                retry_after_s=1,
+                suggestion="Wait until one ends.",
+            )
+        if self.streams >= self._gateway.max_streams:
+            raise TooMany("The gateway runs as many turns as it may.", retry_after_s=1)
+        used.streams += 1
+        self.streams += 1
+        try:
+            yield
+        finally:
+            used.streams -= 1
+            self.streams -= 1
+
+    def _of(self, key: str) -> _Used:
+        used = self._used.setdefault(key, _Used())
+        self._used.move_to_end(key)
+        if len(self._used) > MAX_KEYS:
+            oldest = next((name for name, one in self._used.items() if not one.streams), key)
+            if oldest != key:
+                del self._used[oldest]
+        now = time.time()
+        if used.minute != (minute := int(now // _MINUTE_S)):
+            used.minute, used.requests, used.bytes = minute, 0, 0
+        if used.day != (day := int(now // _DAY_S)):
+            used.day, used.tokens = day, 0
+        return used
+
+
+def _too_many(what: str, span_s: int) -> TooMany:
+    return TooMany(
+        f"This token has reached its limit of {what}.",
+        retry_after_s=span_s - time.time() % span_s,
+        suggestion="Wait, or have an administrator raise it.",
+    )
+
+
+class Guesses:
+    """Slows down who tries tokens: after some wrong ones from an address, others are refused unseen for a time
+    that doubles. Tokens that were right lately are not held to it, so that nobody locks out others.
+    """
+
+    FREE, FIRST_S, LONGEST_S = 10, 1.0, 300.0
+
+    def __init__(self) -> None:
+        self._wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        """By address: how many there were, and until when others are refused."""
+
+    def check(self, address: str) -> None:
+        """Raises TooMany."""
+        until = self._wrong.get(address, (0, 0.0))[1]
+        if (left_s := until - time.monotonic()) > 0:
+            raise TooMany("Too many wrong tokens came from this address.", retry_after_s=left_s)
+
+    def wrong(self, address: str) -> None:
+        """Count a wrong token."""
+        count, until = self._wrong.pop(address, (0, 0.0))
+        if time.monotonic() - until > self.LONGEST_S and count > self.FREE:
+            count = 0
+        count += 1
+        over = count - self.FREE
+        pause_s = min(self.FIRST_S * 2 ** min(over, 20), self.LONGEST_S) if over > 0 else 0.0
+        self._wrong[address] = count, time.monotonic() + pause_s
+        while len(self._wrong) > MAX_KEYS:
+            self._wrong.popitem(last=False)

@@ -1,0 +1,225 @@
+"""One request of an OpenAI client as a turn: which parameters are taken, which session, and what is said.
+
+A `Turn` yields its parts: text, reasoning, calls of the client's own tools. It ends with its `end`, or
+raises the turn's error. Parameters that would change what comes back (`n`, `logprobs`, audio) are refused where they ask for it;
+those that only tune a model (`temperature`, `max_tokens` and so on) belong to the agent, and are ignored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from lightagentd.errors import InvalidArgument, Refused, SessionNotFound, from_dict
+from lightagentd.gateway.asked import Asked
+from lightagentd.gateway.callers import Caller
+from lightagentd.gateway.conversations import imported
+from lightagentd.gateway.openai import client_tools
+from lightagentd.gateway.openai.messages import Said
+from lightagentd.gateway.turns import WAITS, Event, followed, turn, waiting_text
+
+Kind = Literal["text", "reasoning"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What a request asks for. `schema` is a JSON Schema for the answer, `tools` are the client's own."""
+
+    agent: str
+    said: Said
+    session: str
+    correlation_id: str
+    schema: Any = None
+    tools: client_tools.Tools | None = None
+
+
+@dataclass(kw_only=True)
+class Turn:
+    """A turn while it is answered, and what is known of it at its end."""
+
+    session: str = ""
+    trace_id: str = ""
+    text: str = ""
+    """All text that was told."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    finish_reason: str = "stop"
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    """Of the client's tools: `{id, name, arguments}`."""
+
+
+@contextlib.asynccontextmanager
+async def running(asked: Asked, wanted: Wanted) -> AsyncIterator[tuple[Caller, Turn, AsyncGenerator[tuple[Kind, str]]]]:
+    """A turn and its parts; leaving early ends it as configured. Raises what the daemon refuses."""
+    async with asked.caller() as caller:
+        found = Turn()
+        async with contextlib.aclosing(_parts(asked, caller, wanted, found)) as parts:
+            yield caller, found, parts
+
+
+async def _parts(asked: Asked, caller: Caller, wanted: Wanted, found: Turn) -> AsyncGenerator[tuple[Kind, str]]:
+    """The parts of a turn. Raises the error it ends with."""
+    said, memory = wanted.said, asked.shared.conversations
+    goes_on = wanted.session or memory.take(caller, said.mark(wanted.agent))
+    begins = not goes_on
+    session = goes_on
+    if not session and said.before:
+        session = await imported(caller, wanted.agent, said.before)
+    found.session = session
+    answered = False
+    if goes_on:
+        async for part in _of_earlier(asked, caller, goes_on, said, found):
+            if part is None:
+                answered = True
+            else:
+                yield part
+    if not answered:
+        async for part in _of_prompt(asked, caller, wanted, session, found, begins=begins):
+            yield part
+    memory.put(caller, said.mark(wanted.agent, found.text), found.session)
+
+
+async def _of_prompt(
+    asked: Asked, caller: Caller, wanted: Wanted, session: str, found: Turn, *, begins: bool
+) -> AsyncGenerator[tuple[Kind, str]]:
+    text = wanted.said.text(begins=begins)
+    schema = wanted.schema
+    if wanted.tools is not None:
+        text, schema = wanted.tools.asked(text), wanted.tools.schema
+    prompt: dict[str, Any] = {
+        "text": text,
+        "session": session or None,
+        "agent": None if session else wanted.agent,
+        "new": None if session else True,
+        "correlation_id": wanted.correlation_id or None,
+        "outside": wanted.said.outside or None,
+        "schema": schema,
+    }
+    async with contextlib.aclosing(turn(asked, caller, **prompt)) as events:
+        async for event in events:
+            found.session, found.trace_id = event["session"], event["trace_id"]
+            if (part := _part(event, found, wanted.tools)) is not None:
+                yield part
+
+
+async def _of_earlier(
+    asked: Asked, caller: Caller, session: str, said: Said, found: Turn
+) -> AsyncGenerator[tuple[Kind, str] | None]:
+    """The rest of a turn of the session that waited for a person. None is the last part where it took the
+    client's message for itself, or still waits, so that there is no prompt.
+    """
+    info = (await caller.client.call("Sessions.Get", session=session))["session"]
+    if info["state"] != "waiting":
+        return
+    if info["waits_for"].startswith("inp"):
+        await caller.client.call("Inputs.Answer", input=info["waits_for"], text=said.prompt)
+    async with asked.caller() as second, contextlib.aclosing(followed(asked, second, session)) as events:
+        async for event in events:
+            if event["type"] == "input_requested" and event["input"] == info["waits_for"]:
+                continue  # it was answered just now
+            found.trace_id = event["trace_id"] or found.trace_id
+            if (part := _part(event, found, None)) is not None:
+                yield part
+    yield None
+
+
+def _part(event: Event, found: Turn, tools: client_tools.Tools | None) -> tuple[Kind, str] | None:
+    """What a client is told of an event. Raises the error of a turn that ended with one."""
+    match event["type"]:
+        case "text_delta" if tools is None:
+            found.text += event["text"]
+            return "text", event["text"]
+        case "reasoning_delta":
+            return "reasoning", event["text"]
+        case "usage":
+            found.prompt_tokens += event["prompt_tokens"]
+            found.completion_tokens += event["completion_tokens"]
+            found.cached_tokens += event["cached_tokens"]
+        case "error":
+            raise from_dict(event)
+        case "done":
+            return _ended(event, found, tools)
+        case kind if kind in WAITS:
+            text = waiting_text(event)
+            text = f"\n\n{text}" if found.text else text
+            found.text += text
+            return "text", text
+    return None
+
+
+def _ended(event: Event, found: Turn, tools: client_tools.Tools | None) -> tuple[Kind, str] | None:
+    found.finish_reason = event["finish_reason"] or "stop"
+    if tools is not None:
+        found.calls = tools.calls(event["data"])
+        if found.calls:
+            found.finish_reason = "tool_calls"
+            return None
+        event = {**event, "text": tools.text(event["data"])}
+    if found.text.endswith(event["text"]):
+        return None
+    # Nothing of it came as deltas, as from the embedded model.
+    text = event["text"] if not found.text else f"\n\n{event['text']}"
+    found.text += text
+    return "text", text
+
+
+# Parameters
+
+
+def wanted(asked: Asked, body: Mapping[str, Any], said: Said, *, schema: Any, session: str = "") -> Wanted:
+    """What a request asks for. Raises InvalidArgument, Refused, SessionNotFound."""
+    agent = body.get("model")
+    if not isinstance(agent, str) or not agent:
+        raise InvalidArgument("model must name an agent (GET /v1/models lists them).", field="model")
+    metadata = body.get("metadata") or {}
+    if not isinstance(metadata, dict) or not all(isinstance(one, str) for one in metadata.values()):
+        raise InvalidArgument("metadata must be an object of texts.", field="metadata")
+    user = body.get("user") or body.get("safety_identifier") or ""
+    for name in ("logprobs", "top_logprobs", "background", "audio"):
+        if body.get(name):
+            raise InvalidArgument(f"Agents have no {name}.", field=name)
+    if body.get("n") not in (None, 1):
+        raise InvalidArgument("n must be 1: an agent gives one answer.", field="n")
+    named = metadata.get("session") or session
+    if named and not named.isprintable():
+        raise SessionNotFound("There is no such session.", field="metadata")
+    return Wanted(
+        agent=agent,
+        said=said,
+        session=named,
+        correlation_id=_correlation(user, metadata),
+        schema=schema,
+        tools=_tools(asked, body, schema),
+    )
+
+
+def _tools(asked: Asked, body: Mapping[str, Any], schema: Any) -> client_tools.Tools | None:
+    """Raises Refused, InvalidArgument."""
+    given = body.get("tools") or body.get("functions")
+    if not given or body.get("tool_choice") == "none":
+        return None
+    if not asked.shared.gateway.client_tools:
+        raise Refused(
+            "Agents have tools of their own, and take none of a client.",
+            suggestion="Send no tools, or have an administrator set [gateway] client_tools = true.",
+            field="tools",
+        )
+    if schema is not None:
+        raise InvalidArgument("tools and a schema for the answer cannot be asked for together.", field="tools")
+    return client_tools.Tools.of(given, body.get("tool_choice"))
+
+
+def _correlation(user: Any, metadata: Mapping[str, str]) -> str:
+    """What the history says of who asked: the field that is for that, else all of `user` and `metadata`."""
+    if metadata.get("correlation_id"):
+        return metadata["correlation_id"][:256]
+    rest = {name: text for name, text in metadata.items() if name != "session"}
+    if user and isinstance(user, str) and not rest:
+        return user[:256]
+    if not rest:
+        return ""
+    return json.dumps({**({"user": user} if user else {}), **rest}, ensure_ascii=False)[:256]

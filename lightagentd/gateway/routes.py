@@ -1,0 +1,14 @@
+"""The table of all endpoints."""
+
+from __future__ import annotations
+
+from lightagentd.gateway.asked import Endpoint
+from lightagentd.gateway.metrics import health, metrics
+from lightagentd.gateway.openai import chat, models
+
+ENDPOINTS = (
+    Endpoint(path="/healthz", methods={"GET": health}),
+    Endpoint(path="/metrics", methods={"GET": metrics}),
+    *models.ENDPOINTS,
+    *chat.ENDPOINTS,
+)

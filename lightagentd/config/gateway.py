@@ -79,8 +79,8 @@ def addresses(gateway: Gateway) -> list[tuple[str, int]]:
     for host, port in found:
         if gateway.tls_certificate is None and not _is_loopback(host):
             raise ConfigError(
-                f"[gateway] listen: {host}:{port} is reachable from other machines, and there is no certificate.",
-                suggestion="Name tls_certificate and tls_key, or listen on 127.0.0.1 behind a proxy with TLS.",
+                f"[gateway] listen: {host}:{port} is for other machines too, and there is no certificate.",
+                suggestion="Name tls_certificate and tls_key, or listen on 127.0.0.1 behind a proxy.",
             )
     return found
 

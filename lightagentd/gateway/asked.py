@@ -18,6 +18,7 @@ from starlette.responses import Response
 from lightagentd.config.gateway import Gateway
 from lightagentd.errors import LightagentError, MalformedMessage, MessageTooLarge
 from lightagentd.gateway.callers import Caller, Callers, who_is
+from lightagentd.gateway.conversations import Conversations
 from lightagentd.gateway.http import Connection, Connections
 from lightagentd.gateway.limits import Limits
 from lightagentd.gateway.metrics import Metrics
@@ -37,13 +38,16 @@ class Shared:
     callers: Callers
     limits: Limits
     metrics: Metrics
+    conversations: Conversations
     connections: Callable[[], Connections]
 
 
 class Asked:
     """A request. It belongs to the task that answers it."""
 
-    def __init__(self, shared: Shared, request: Request, parameters: Mapping[str, str], endpoint: Endpoint) -> None:
+    def __init__(
+        self, shared: Shared, request: Request, parameters: Mapping[str, str], endpoint: Endpoint
+    ) -> None:
         self.shared, self.request, self.parameters = shared, request, parameters
         self.endpoint = endpoint
         self.connection: Connection = request.scope["state"]["connection"]
@@ -99,8 +103,8 @@ class Asked:
 
     @contextlib.asynccontextmanager
     async def caller(self) -> AsyncIterator[Caller]:
-        """A connection to the daemon that acts for the client. The first one counts the request. Raises NoToken,
-        TooMany, Unavailable.
+        """A connection to the daemon that acts for the client. The first one counts the request. Raises
+        NoToken, TooMany, Unavailable.
         """
         who = who_is(_token(self.header("authorization")), self.connection)
         async with self.shared.callers.connected(who) as caller:
@@ -115,12 +119,15 @@ class Asked:
     @contextlib.contextmanager
     def turn(self, caller: Caller) -> Iterator[None]:
         """While a turn runs for the client. Raises TooMany."""
-        with self.shared.limits.turn(caller.key, caller.allowed), self.shared.metrics.turns.track_inprogress():
+        with (
+            self.shared.limits.turn(caller.key, caller.allowed),
+            self.shared.metrics.turns.track_inprogress(),
+        ):
             yield
 
     async def while_connected(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """The result of some work, which is cancelled when the client hangs up. Raises ClientGone then. Call it
-        once the body is read.
+        """The result of some work, which is cancelled when the client hangs up. Raises ClientGone then. Call
+        it once the body is read.
         """
         task = asyncio.create_task(work)
         gone = asyncio.create_task(disconnected(self.request.receive))

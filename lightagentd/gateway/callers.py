@@ -1,9 +1,9 @@
 """Connections to the daemon that act for the gateway's clients.
 
 A client proves who it is by a token, or on the Unix socket by its accepted connection, of which the daemon
-asks the kernel itself: the gateway can forge nobody. `Manager.Authenticate` comes first on each connection, and
-from then on the daemon holds it to that. Connections are kept for the next request of the same token for
-a moment. Nothing but the token's digest is kept of a token.
+asks the kernel itself: the gateway can forge nobody. `Manager.Authenticate` comes first on each connection,
+and from then on the daemon holds it to that. Connections are kept for a moment, for the next request with the
+same token. Nothing is kept of a token but its digest.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Callers:
 
     @contextlib.asynccontextmanager
     async def connected(self, who: Who) -> AsyncIterator[Caller]:
-        """A connection that acts for a client. Raises NoToken, TooMany, Unavailable and what connecting does."""
+        """A connection that acts for a client. Raises NoToken, TooMany and what connecting does."""
         caller = self._take(who.kept_as) or await self._made(who)
         try:
             yield caller
@@ -135,7 +135,10 @@ class Callers:
         return dict(said["identity"])
 
     async def _give_back(self, caller: Caller) -> None:
-        if not caller.client.is_free or sum(one.kept_as == caller.kept_as for one in self._kept) >= KEPT_OF_ONE:
+        if (
+            not caller.client.is_free
+            or sum(one.kept_as == caller.kept_as for one in self._kept) >= KEPT_OF_ONE
+        ):
             await caller.client.close()
             return
         loop = asyncio.get_running_loop()
@@ -186,4 +189,3 @@ async def replies(caller: Caller, method: str, **parameters: Any) -> AsyncGenera
     async with contextlib.aclosing(caller.client.stream(method, **parameters)) as found:
         async for reply in found:
             yield reply
-

@@ -1,7 +1,7 @@
 """Finds the session of a conversation whose client sends all of it each time and names no session.
 
 After each answer the session is remembered by a mark of all that was said. The next request begins with
-exactly that, so it goes on in the same session, with all that the agent knows beside the text: calls, approvals, taint.
+exactly that, so it goes on in the same session, with all that belongs to it: calls, approvals, taint.
 One that begins otherwise (an edited message, another branch, after a restart of the gateway) gets a new
 session, into which what was said before is imported; imported text counts as text from outside.
 """
@@ -23,6 +23,7 @@ class Conversations:
     def __init__(self) -> None:
         self._sessions: OrderedDict[tuple[str, str], str] = OrderedDict()
         """By the caller's key and the mark."""
+        self._left: OrderedDict[str, None] = OrderedDict()
 
     def take(self, caller: Caller, mark: str) -> str:
         """The session of a mark, once: a second request with the same begin is another branch."""
@@ -33,6 +34,16 @@ class Conversations:
         self._sessions[caller.key, mark] = session
         while len(self._sessions) > MOST:
             self._sessions.popitem(last=False)
+
+    def leave(self, session: str) -> None:
+        """Remember that a client was told of a question, and not yet of what comes of it."""
+        self._left[session] = None
+        while len(self._left) > MOST:
+            self._left.popitem(last=False)
+
+    def left(self, session: str) -> bool:
+        """Whether that is so, once."""
+        return self._left.pop(session, 0) is None
 
 
 async def imported(caller: Caller, agent: str, before: Sequence[dict[str, str]]) -> str:

@@ -19,7 +19,15 @@ from starlette.routing import compile_path
 from lightagentd.config.gateway import allowed_hosts
 from lightagentd.errors import LightagentError, MalformedMessage, NotFound, PermissionDenied
 from lightagentd.gateway.asked import Asked, Endpoint, Shared
-from lightagentd.gateway.refusals import ClientGone, NoToken, TooMany, WrongMethod, WrongPlace, error_object, status_of
+from lightagentd.gateway.refusals import (
+    ClientGone,
+    NoToken,
+    TooMany,
+    WrongMethod,
+    WrongPlace,
+    error_object,
+    status_of,
+)
 
 _log = logging.getLogger("lightagentd.gateway")
 
@@ -57,7 +65,9 @@ class Door:
         except Exception:  # noqa: BLE001 - the boundary of a request
             _log.exception("a request failed in a way that nobody expected")
             response = refused(LightagentError("The request failed inside the gateway."), endpoint)
-        response.raw_headers.extend([*cors, (b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")])
+        response.raw_headers.extend(
+            [*cors, (b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
+        )
         self._shared.metrics.requests.labels(path, _method(request), str(response.status_code)).inc()
         await response(scope, receive, send)
 
@@ -68,7 +78,9 @@ class Door:
             return Response(status_code=204, headers={"Allow": allow, **_preflight(request, allow)})
         answer = endpoint.methods.get(method)
         if answer is None:
-            response = refused(WrongMethod(f"{request.method[:20]} is no method of {endpoint.path}."), endpoint)
+            response = refused(
+                WrongMethod(f"{request.method[:20]} is no method of {endpoint.path}."), endpoint
+            )
             response.headers["Allow"] = allow
             return response
         return await answer(Asked(self._shared, request, parameters, endpoint))
@@ -80,7 +92,11 @@ class Door:
         if coded and (coded > 1 or b"content-length" in names or request.scope["http_version"] != "1.1"):
             request.scope["state"]["connection"].last = True
             raise MalformedMessage("The request says in two ways where its body ends.")
-        if names.count(b"host") > 1 or names.count(b"authorization") > 1 or names.count(b"content-length") > 1:
+        if (
+            names.count(b"host") > 1
+            or names.count(b"authorization") > 1
+            or names.count(b"content-length") > 1
+        ):
             request.scope["state"]["connection"].last = True
             raise MalformedMessage("The request has a header twice that there may be once.")
 
@@ -91,7 +107,7 @@ class Door:
         if name not in self._hosts:
             raise WrongPlace(
                 "The gateway is not called so.",
-                suggestion="An administrator names it: [gateway] hosts in /etc/lightagentd/lightagentd.toml.",
+                suggestion="An administrator may name it: [gateway] hosts in lightagentd.toml(5).",
             )
 
     def _cors(self, request: Request) -> list[tuple[bytes, bytes]]:
@@ -102,7 +118,7 @@ class Door:
         if origin not in self._shared.gateway.origins:
             raise PermissionDenied(
                 "Pages of this origin may not use the gateway.",
-                suggestion="An administrator names it: [gateway] origins in /etc/lightagentd/lightagentd.toml.",
+                suggestion="An administrator may name it: [gateway] origins in lightagentd.toml(5).",
             )
         return [
             (b"access-control-allow-origin", origin.encode("latin-1")),

@@ -123,7 +123,7 @@ class Connection(H11Protocol):
     @property
     def is_local(self) -> bool:
         """Whether the client is a process of this machine on the Unix socket."""
-        return self.socket.family == socket.AF_UNIX
+        return bool(self.socket.family == socket.AF_UNIX)
 
     # What the transport calls
 
@@ -132,7 +132,9 @@ class Connection(H11Protocol):
         self.app_state = {"connection": self}
         transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
         if not self._all.opened(self):
-            self._refuse(LimitExceeded("The gateway has too many connections.", suggestion="Try again later."))
+            self._refuse(
+                LimitExceeded("The gateway has too many connections.", suggestion="Try again later.")
+            )
             return
         self._look()
 
@@ -195,7 +197,9 @@ class Connection(H11Protocol):
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and not self.transport.is_closing():
             body = json.dumps(error_object(why)).encode()
             head = f"HTTP/1.1 {status or why.http_status} Refused\r\nContent-Type: application/json\r\n"
-            self.transport.write(f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
+            self.transport.write(
+                f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
+            )
             if self.cycle is not None and not self.cycle.response_complete:
                 self.cycle.disconnected = True
                 self.cycle.message_event.set()

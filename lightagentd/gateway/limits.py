@@ -1,4 +1,4 @@
-"""Counts what each token uses of the gateway, and refuses what is more: requests and bytes in a minute, turns at
+"""Counts what each token uses of the gateway, and refuses more: requests and bytes in a minute, turns at
 once, and tokens of models on a day (UTC).
 
 The counts live in this process, so a restart forgets them; what must hold for longer is a budget of the
@@ -130,8 +130,8 @@ def _too_many(what: str, span_s: int) -> TooMany:
 
 
 class Guesses:
-    """Slows down who tries tokens: after some wrong ones from an address, others are refused unseen for a time
-    that doubles. Tokens that were right lately are not held to it, so that nobody locks out others.
+    """Slows down who tries tokens: after some wrong ones from an address, others are refused unseen for a
+    time that doubles. Tokens that were right lately are not held to it, so that nobody locks out others.
     """
 
     FREE, FIRST_S, LONGEST_S = 10, 1.0, 300.0

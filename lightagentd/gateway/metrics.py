@@ -46,7 +46,9 @@ class Metrics:
         self.gone = Counter("lightagent_gateway_gone", "Clients that hung up early", registry=self.registry)
         self.connections = Gauge("lightagent_gateway_connections", "HTTP connections", registry=self.registry)
         self.turned_away = Gauge(
-            "lightagent_gateway_turned_away", "Connections for which there was no room", registry=self.registry
+            "lightagent_gateway_turned_away",
+            "Connections for which there was no room",
+            registry=self.registry,
         )
         self.wrong_tokens = Gauge(
             "lightagent_gateway_wrong_tokens", "Tokens that the daemon did not know", registry=self.registry
@@ -80,7 +82,9 @@ def _of_daemon(status: Mapping[str, Any], usage: list[dict[str, Any]]) -> Collec
     Gauge("lightagent_history_bytes", "The size of the history", registry=found).set(
         status["history"]["size_bytes"]
     )
-    Gauge("lightagent_history_events", "Events in the history", registry=found).set(status["history"]["events"])
+    Gauge("lightagent_history_events", "Events in the history", registry=found).set(
+        status["history"]["events"]
+    )
     tokens = Gauge("lightagent_tokens", "Tokens that an agent used", ["agent"], registry=found)
     for row in usage:
         tokens.labels(row["name"]).set(row["total_tokens"])

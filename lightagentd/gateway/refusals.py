@@ -43,7 +43,12 @@ class ClientGone(Exception):
     """The client hung up: nobody reads an answer."""
 
 
-_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
 
 
 def error_object(err: LightagentError) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from lightagentd.config.models import credential
 from lightagentd.errors import ConfigError, LightagentError
 from lightagentd.gateway.asked import Shared
 from lightagentd.gateway.callers import Callers
+from lightagentd.gateway.conversations import Conversations
 from lightagentd.gateway.door import Door
 from lightagentd.gateway.http import Connections
 from lightagentd.gateway.limits import Limits
@@ -50,6 +51,7 @@ class Service:
             callers=self._callers,
             limits=Limits(gateway),
             metrics=Metrics(),
+            conversations=Conversations(),
             connections=lambda: self._connections,
         )
         self._connections = Connections(gateway, Door(shared, ENDPOINTS))
@@ -58,10 +60,9 @@ class Service:
         """Never returns. Raises ConfigError for an address that cannot be listened on."""
         servers: list[asyncio.Server] = []
         try:
-            for sock in self._given:
-                servers.append(await self._serve(sock, None))
-            for host, port in self._addresses:
-                servers.append(await self._serve(_bound(host, port), self._tls))
+            listening = [(sock, None) for sock in self._given]
+            for sock, tls in [*listening, *((_bound(*one), self._tls) for one in self._addresses)]:
+                servers.append(await self._serve(sock, tls))
             notify(f"READY=1\nSTATUS=serving on {len(servers)} addresses")
             await asyncio.Event().wait()
         finally:
@@ -134,7 +135,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--socket", type=Path, metavar="PATH", help="the daemon's (default: as lactl finds it)"
     )
-    parser.add_argument("--http", type=Path, metavar="PATH", help="a Unix socket to serve, instead of systemd's")
+    parser.add_argument(
+        "--http", type=Path, metavar="PATH", help="a Unix socket to serve, instead of systemd's"
+    )
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what clients send wrong is no news

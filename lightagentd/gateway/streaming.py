@@ -40,7 +40,7 @@ class EventStream(Response):
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
         self._asked, self._key, self._pieces = asked, key, pieces
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, _scope: Any, receive: Any, send: Any) -> None:
         gone = asyncio.create_task(disconnected(receive))
         pump = asyncio.create_task(self._pump(send))
         try:
@@ -77,7 +77,7 @@ async def with_signs_of_life(pieces: AsyncGenerator[bytes]) -> AsyncGenerator[by
     following: asyncio.Task[bytes] | None = None
     try:
         while True:
-            following = following or asyncio.ensure_future(anext(pieces))  # type: ignore[arg-type]
+            following = following or asyncio.ensure_future(anext(pieces))
             done, _ = await asyncio.wait([following], timeout=ALIVE_S)
             if not done:
                 yield _ALIVE

@@ -1,7 +1,7 @@
 """Turns of agents for clients that know nothing of sessions: the prompt goes in, and the events come out.
 
-A turn whose client hangs up is cancelled, or goes on, as configured. A turn that waits for a person is left to wait: its last
-event here is the question, and the daemon goes on with it when it is answered.
+A turn whose client hangs up is cancelled, or goes on, as configured. A turn that waits for a person is left
+to wait: its last event here is the question, and the daemon goes on with it when it is answered.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _CANCEL_S = 5.0
 
 
 async def turn(asked: Asked, caller: Caller, **prompt: Any) -> AsyncGenerator[Event]:
-    """The events of a turn, begun with the parameters of `Sessions.Prompt`. The last one is done, error, or what
-    the turn waits for. The first comes once the prompt is stored. Raises TooMany and what the daemon refuses.
+    """The events of a turn, begun with the parameters of `Sessions.Prompt`. The last one is done, error, or
+    what the turn waits for. The first comes once the prompt is stored. Raises TooMany and what the daemon
+    refuses.
     """
     session, ended = "", False
     with asked.turn(caller):
@@ -46,8 +47,8 @@ async def turn(asked: Asked, caller: Caller, **prompt: Any) -> AsyncGenerator[Ev
 
 
 async def followed(asked: Asked, caller: Caller, session: str) -> AsyncGenerator[Event]:
-    """The events of the turn that runs in a session now: first an event `session`, then as `turn` has them; none
-    more where nothing runs. Leaving early cancels nothing.
+    """The events of the turn that runs in a session now: first an event `session`, then as `turn` has them;
+    none more where nothing runs. Leaving early cancels nothing.
     """
     with asked.turn(caller):
         async with contextlib.aclosing(caller.client.stream("Sessions.Watch", session=session)) as found:
@@ -72,7 +73,7 @@ def waiting_text(event: Event) -> str:
         )
     what = event["preview"] or f"{event['tool']}.{event['action']} {event['args']}"
     return (
-        f"The agent waits for approval {event['approval']} of this call ({event['tool']}.{event['action']}):\n\n"
+        f"The agent waits for approval {event['approval']} of {event['tool']}.{event['action']}:\n\n"
         f"{what}\n\nRun: lactl approve {event['approval']}\n(or: lactl deny {event['approval']}). "
         "Then write your next message, and the conversation goes on."
     )
@@ -84,7 +85,7 @@ def _count(asked: Asked, caller: Caller, event: Event) -> None:
 
 
 async def _cancelled(asked: Asked, session: str) -> None:
-    """Cancel what runs in a session whose reader is gone. What keeps it from that ends with the turn's own time."""
+    """Cancel what runs in a session whose reader is gone."""
     try:
         async with asyncio.timeout(_CANCEL_S), asked.caller() as caller:
             await caller.client.call("Sessions.Cancel", session=session)

@@ -1,7 +1,7 @@
 """One request of an OpenAI client as a turn: which parameters are taken, which session, and what is said.
 
 A `Turn` yields its parts: text, reasoning, calls of the client's own tools. It ends with its `end`, or
-raises the turn's error. Parameters that would change what comes back (`n`, `logprobs`, audio) are refused where they ask for it;
+raises the turn's error. Parameters that would change what comes back (`n`, `logprobs`, audio) are refused;
 those that only tune a model (`temperature`, `max_tokens` and so on) belong to the agent, and are ignored.
 """
 
@@ -22,6 +22,8 @@ from lightagentd.gateway.openai.messages import Said
 from lightagentd.gateway.turns import WAITS, Event, followed, turn, waiting_text
 
 Kind = Literal["text", "reasoning"]
+INPUT = "inp_"
+"""How the ids of questions begin."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +55,9 @@ class Turn:
 
 
 @contextlib.asynccontextmanager
-async def running(asked: Asked, wanted: Wanted) -> AsyncIterator[tuple[Caller, Turn, AsyncGenerator[tuple[Kind, str]]]]:
+async def running(
+    asked: Asked, wanted: Wanted
+) -> AsyncIterator[tuple[Caller, Turn, AsyncGenerator[tuple[Kind, str]]]]:
     """A turn and its parts; leaving early ends it as configured. Raises what the daemon refuses."""
     async with asked.caller() as caller:
         found = Turn()
@@ -61,7 +65,9 @@ async def running(asked: Asked, wanted: Wanted) -> AsyncIterator[tuple[Caller, T
             yield caller, found, parts
 
 
-async def _parts(asked: Asked, caller: Caller, wanted: Wanted, found: Turn) -> AsyncGenerator[tuple[Kind, str]]:
+async def _parts(
+    asked: Asked, caller: Caller, wanted: Wanted, found: Turn
+) -> AsyncGenerator[tuple[Kind, str]]:
     """The parts of a turn. Raises the error it ends with."""
     said, memory = wanted.said, asked.shared.conversations
     goes_on = wanted.session or memory.take(caller, said.mark(wanted.agent))
@@ -102,6 +108,8 @@ async def _of_prompt(
     async with contextlib.aclosing(turn(asked, caller, **prompt)) as events:
         async for event in events:
             found.session, found.trace_id = event["session"], event["trace_id"]
+            if event["type"] in WAITS:
+                asked.shared.conversations.leave(found.session)
             if (part := _part(event, found, wanted.tools)) is not None:
                 yield part
 
@@ -109,30 +117,42 @@ async def _of_prompt(
 async def _of_earlier(
     asked: Asked, caller: Caller, session: str, said: Said, found: Turn
 ) -> AsyncGenerator[tuple[Kind, str] | None]:
-    """The rest of a turn of the session that waited for a person. None is the last part where it took the
-    client's message for itself, or still waits, so that there is no prompt.
+    """The rest of a turn that waited for a person when its client was told so. None is the last part where that still waits, or took the client's message for its answer, so that there is no prompt.
     """
     info = (await caller.client.call("Sessions.Get", session=session))["session"]
-    if info["state"] != "waiting":
+    left, question = asked.shared.conversations.left(session), info["waits_for"]
+    if info["state"] == "waiting" and question.startswith(INPUT):
+        await caller.client.call("Inputs.Answer", input=question, text=said.prompt.strip())
+    elif info["state"] != "waiting" and not left:
         return
-    if info["waits_for"].startswith("inp"):
-        await caller.client.call("Inputs.Answer", input=info["waits_for"], text=said.prompt)
+    if info["state"] == "idle":
+        listed = (await caller.client.call("Sessions.Messages", session=session, limit=1))["messages"]
+        if listed and listed[0]["role"] == "assistant":
+            yield _text(found, f"{listed[0]['content']}\n\n")
+        return
     async with asked.caller() as second, contextlib.aclosing(followed(asked, second, session)) as events:
         async for event in events:
-            if event["type"] == "input_requested" and event["input"] == info["waits_for"]:
+            if event["type"] == "input_requested" and event["input"] == question:
                 continue  # it was answered just now
             found.trace_id = event["trace_id"] or found.trace_id
+            if event["type"] in WAITS:
+                asked.shared.conversations.leave(session)
             if (part := _part(event, found, None)) is not None:
                 yield part
-    yield None
+    if info["state"] == "waiting":
+        yield None
+
+
+def _text(found: Turn, text: str) -> tuple[Kind, str]:
+    found.text += text
+    return "text", text
 
 
 def _part(event: Event, found: Turn, tools: client_tools.Tools | None) -> tuple[Kind, str] | None:
     """What a client is told of an event. Raises the error of a turn that ended with one."""
     match event["type"]:
         case "text_delta" if tools is None:
-            found.text += event["text"]
-            return "text", event["text"]
+            return _text(found, event["text"])
         case "reasoning_delta":
             return "reasoning", event["text"]
         case "usage":
@@ -145,9 +165,7 @@ def _part(event: Event, found: Turn, tools: client_tools.Tools | None) -> tuple[
             return _ended(event, found, tools)
         case kind if kind in WAITS:
             text = waiting_text(event)
-            text = f"\n\n{text}" if found.text else text
-            found.text += text
-            return "text", text
+            return _text(found, f"\n\n{text}" if found.text else text)
     return None
 
 
@@ -162,9 +180,7 @@ def _ended(event: Event, found: Turn, tools: client_tools.Tools | None) -> tuple
     if found.text.endswith(event["text"]):
         return None
     # Nothing of it came as deltas, as from the embedded model.
-    text = event["text"] if not found.text else f"\n\n{event['text']}"
-    found.text += text
-    return "text", text
+    return _text(found, event["text"] if not found.text else f"\n\n{event['text']}")
 
 
 # Parameters
@@ -209,7 +225,9 @@ def _tools(asked: Asked, body: Mapping[str, Any], schema: Any) -> client_tools.T
             field="tools",
         )
     if schema is not None:
-        raise InvalidArgument("tools and a schema for the answer cannot be asked for together.", field="tools")
+        raise InvalidArgument(
+            "tools and a schema for the answer cannot be asked for together.", field="tools"
+        )
     return client_tools.Tools.of(given, body.get("tool_choice"))
 
 

@@ -63,7 +63,13 @@ async def _whole(asked: Asked, one: Wanted) -> Response:
 
 
 async def _pieces(
-    stack: AsyncExitStack, one: Wanted, turn: Turn, parts: Parts, first: tuple[Kind, str] | None, *, usage: bool
+    stack: AsyncExitStack,
+    one: Wanted,
+    turn: Turn,
+    parts: Parts,
+    first: tuple[Kind, str] | None,
+    *,
+    usage: bool,
 ) -> AsyncGenerator[bytes]:
     """The chunks of a stream. `stack` holds the turn, which ends with it."""
     async with stack:

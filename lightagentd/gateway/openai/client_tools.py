@@ -1,9 +1,9 @@
 """Tools that a client brings along and runs itself, where `[gateway] client_tools` allows them.
 
 The agent works with its own tools as always; its answer is then JSON that fits a schema: a text, calls of the
-client's tools, or both. The client gets these as `tool_calls`, runs them, and sends their results with its next
-request, where they are text from outside. So nothing of a client's tool runs here, and nothing in the daemon
-knows of it: a description that lies can only make an answer that is wrong.
+client's tools, or both. The client gets these as `tool_calls`, runs them, and sends their results with its
+next request, where they are text from outside. So no tool of a client's runs here, and the daemon knows of
+none: a description that lies can only make an answer that is wrong.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ from lightagentd.quoted import quoted
 
 MOST = 64
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_HOW = (
+    "The client runs these functions itself. When you are done with your own tools, answer with `calls`: "
+    "those that the client is to run now, each with name and arguments. It sends you their results. Where "
+    "none is needed, `calls` is empty and `text` is your answer."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +36,7 @@ class Tools:
 
     @staticmethod
     def of(given: Any, choice: Any) -> Tools:
-        """From `tools` (of both kinds of request) or `functions`, and `tool_choice`. Raises InvalidArgument."""
+        """From `tools` or `functions`, and `tool_choice`. Raises InvalidArgument."""
         if not isinstance(given, list) or len(given) > MOST:
             raise InvalidArgument(f"tools must be a list of at most {MOST} functions.", field="tools")
         functions: list[dict[str, Any]] = []
@@ -76,16 +81,11 @@ class Tools:
 
     def asked(self, text: str) -> str:
         """The prompt, with what the model must know of the tools."""
+        names = ("name", "description", "parameters")
         told = "\n".join(
-            json.dumps({name: one.get(name) for name in ("name", "description", "parameters")}, ensure_ascii=False)
-            for one in self.functions
+            json.dumps({name: one.get(name) for name in names}, ensure_ascii=False) for one in self.functions
         )
-        return (
-            f"{text}\n\n{quoted('functions of the client', told)}\n\nThe client runs these functions itself. When you are "
-            "done with your own tools, answer with `calls`, a list of those that the client is to run now, each with "
-            "name and arguments; it sends you their results. Where none is needed, `calls` is empty and `text` is your "
-            "answer."
-        )
+        return f"{text}\n\n{quoted('functions of the client', told)}\n\n{_HOW}"
 
     def calls(self, data: Any) -> list[dict[str, Any]]:
         """The calls in an answer: `{id, name, arguments}`, the arguments as JSON."""

@@ -1,8 +1,8 @@
 """What a client sends as a conversation: the messages of chat completions, and the input of responses.
 
-Both become a `Said`: what was said before, and the prompt. The system messages are the client's text, so they go
-into the prompt, in a block with a label; an agent's own system prompt is its administrator's alone. Whatever
-is no text is refused by name.
+Both become a `Said`: what was said before, and the prompt. The system messages are the client's text, so they
+go into the prompt, in a block with a label; an agent's own system prompt is its administrator's alone.
+Whatever is no text is refused by name.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ INSTRUCTIONS = "instructions of the client"
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """`before` are `{role, content}` of the roles user and assistant, the last of them an assistant's; `prompt` is
-    what was said since. `outside` says that results of the client's tools are in it.
+    """`before` are `{role, content}` of the roles user and assistant, the last of them an assistant's;
+    `prompt` is what was said since. `outside` says that results of the client's tools are in it.
     """
 
     system: str
@@ -40,8 +40,8 @@ class Said:
         return f"{self.prompt}\n\n{quoted(INSTRUCTIONS, self.system)}"
 
     def mark(self, agent: str, answer: str | None = None) -> str:
-        """Stands for the conversation before the prompt, or with it and its answer; all that is the same for the
-        same messages.
+        """Stands for the conversation before the prompt, or with it and its answer: the same for the same
+        messages.
         """
         listed = [*self.before]
         if answer is not None:
@@ -71,7 +71,9 @@ def of_messages(messages: Any) -> Said:
         elif role == "user":
             listed.append((role, text))
         else:
-            raise InvalidArgument(f"{where}.role must be system, user, assistant or tool.", field=f"{where}.role")
+            raise InvalidArgument(
+                f"{where}.role must be system, user, assistant or tool.", field=f"{where}.role"
+            )
     return _said(system, listed)
 
 

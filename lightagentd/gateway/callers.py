@@ -169,8 +169,8 @@ def who_is(token: str, connection: Connection) -> Who:
         return Who(token=token, connection=connection, key=key_of(token), kept_as=key_of(token))
     if not connection.is_local:
         raise NoToken("The request has no token.", suggestion="Send the header Authorization: Bearer TOKEN.")
-    uid = _uid_of(connection)
-    return Who(token="", connection=connection, key=f"uid {uid}", kept_as=f"connection {connection.number}")
+    user = f"user {_uid_of(connection)}"
+    return Who(token="", connection=connection, key=user, kept_as=f"connection {connection.number}")
 
 
 def _uid_of(connection: Connection) -> int:

@@ -117,7 +117,8 @@ async def _of_prompt(
 async def _of_earlier(
     asked: Asked, caller: Caller, session: str, said: Said, found: Turn
 ) -> AsyncGenerator[tuple[Kind, str] | None]:
-    """The rest of a turn that waited for a person when its client was told so. None is the last part where that still waits, or took the client's message for its answer, so that there is no prompt.
+    """The rest of a turn that waited for a person when its client was told so. None is the last part where
+    that still waits, or took the client's message for its answer, so that there is no prompt.
     """
     info = (await caller.client.call("Sessions.Get", session=session))["session"]
     left, question = asked.shared.conversations.left(session), info["waits_for"]

@@ -22,6 +22,7 @@ from lightagentd.gateway.conversations import Conversations
 from lightagentd.gateway.http import Connection, Connections
 from lightagentd.gateway.limits import Limits
 from lightagentd.gateway.metrics import Metrics
+from lightagentd.gateway.openai.kept import Kept
 from lightagentd.gateway.refusals import ClientGone, TooSlow, WrongType, error_object
 from lightagentd.text.strict_json import BadJson, counting, decoded
 
@@ -39,6 +40,7 @@ class Shared:
     limits: Limits
     metrics: Metrics
     conversations: Conversations
+    responses: Kept
     connections: Callable[[], Connections]
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from lightagentd.gateway.asked import Endpoint
 from lightagentd.gateway.metrics import health, metrics
-from lightagentd.gateway.openai import chat, models
+from lightagentd.gateway.openai import chat, models, responses
 
 ENDPOINTS = (
     Endpoint(path="/healthz", methods={"GET": health}),
     Endpoint(path="/metrics", methods={"GET": metrics}),
     *models.ENDPOINTS,
     *chat.ENDPOINTS,
+    *responses.ENDPOINTS,
 )

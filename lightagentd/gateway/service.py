@@ -27,6 +27,7 @@ from lightagentd.gateway.door import Door
 from lightagentd.gateway.http import Connections
 from lightagentd.gateway.limits import Limits
 from lightagentd.gateway.metrics import Metrics
+from lightagentd.gateway.openai.kept import Kept
 from lightagentd.gateway.routes import ENDPOINTS
 from lightagentd.host.paths import default_paths
 from lightagentd.host.systemd import listening_socket, notify
@@ -52,6 +53,7 @@ class Service:
             limits=Limits(gateway),
             metrics=Metrics(),
             conversations=Conversations(),
+            responses=Kept(),
             connections=lambda: self._connections,
         )
         self._connections = Connections(gateway, Door(shared, ENDPOINTS))

@@ -7,6 +7,7 @@ those that only tune a model (`temperature`, `max_tokens` and so on) belong to t
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -18,7 +19,7 @@ from lightagentd.gateway.asked import Asked
 from lightagentd.gateway.callers import Caller
 from lightagentd.gateway.conversations import imported
 from lightagentd.gateway.openai import client_tools
-from lightagentd.gateway.openai.messages import Said
+from lightagentd.gateway.openai.messages import Said, assistant_text
 from lightagentd.gateway.turns import WAITS, Event, followed, turn, waiting_text
 
 Kind = Literal["text", "reasoning"]
@@ -54,15 +55,47 @@ class Turn:
     """Of the client's tools: `{id, name, arguments}`."""
 
 
+Part = tuple[Kind, str] | None
+Parts = AsyncGenerator[tuple[Kind, str]]
+FIRST_S = 5.0
+"""How long a stream may have nothing to say before its answer begins. An error until then has a status."""
+
+
 @contextlib.asynccontextmanager
-async def running(
-    asked: Asked, wanted: Wanted
-) -> AsyncIterator[tuple[Caller, Turn, AsyncGenerator[tuple[Kind, str]]]]:
+async def running(asked: Asked, wanted: Wanted) -> AsyncIterator[tuple[Caller, Turn, Parts]]:
     """A turn and its parts; leaving early ends it as configured. Raises what the daemon refuses."""
     async with asked.caller() as caller:
         found = Turn()
         async with contextlib.aclosing(_parts(asked, caller, wanted, found)) as parts:
             yield caller, found, parts
+
+
+async def begun(
+    asked: Asked, wanted: Wanted, stack: contextlib.AsyncExitStack
+) -> tuple[Caller, Turn, Parts, asyncio.Task[Part]]:
+    """A turn for a stream, in a stack that holds it; the task gives its first part. Raises the error of one
+    that fails soon.
+    """
+    try:
+        caller, found, parts = await stack.enter_async_context(running(asked, wanted))
+        first = asyncio.create_task(_first(parts))
+        stack.push_async_callback(_ended_task, first)
+        await asyncio.wait([first], timeout=FIRST_S)
+        if first.done():
+            first.result()
+    except BaseException:
+        await stack.aclose()
+        raise
+    return caller, found, parts, first
+
+
+async def _first(parts: Parts) -> Part:
+    return await anext(parts, None)
+
+
+async def _ended_task(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def _parts(
@@ -86,7 +119,8 @@ async def _parts(
     if not answered:
         async for part in _of_prompt(asked, caller, wanted, session, found, begins=begins):
             yield part
-    memory.put(caller, said.mark(wanted.agent, found.text), found.session)
+    answer = assistant_text(found.text, [{"function": call} for call in found.calls])
+    memory.put(caller, said.mark(wanted.agent, answer), found.session)
 
 
 async def _of_prompt(

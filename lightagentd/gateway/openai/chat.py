@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from asyncio import Task
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
@@ -12,30 +13,24 @@ from starlette.responses import JSONResponse, Response
 
 from lightagentd.errors import InvalidArgument, LightagentError
 from lightagentd.gateway.asked import Asked, Endpoint
-from lightagentd.gateway.openai.asking import Kind, Turn, Wanted, running, wanted
+from lightagentd.gateway.openai.asking import Part, Parts, Turn, Wanted, begun, running, wanted
 from lightagentd.gateway.openai.messages import of_messages
 from lightagentd.gateway.refusals import error_object
 from lightagentd.gateway.streaming import EventStream, event
 
 _DONE = b"data: [DONE]\n\n"
-Parts = AsyncGenerator[tuple[Kind, str]]
 
 
 async def complete(asked: Asked) -> Response:
     """POST /v1/chat/completions."""
     body = await asked.json()
-    schema = _schema(body.get("response_format"))
+    schema = schema_of(body.get("response_format"))
     one = wanted(asked, body, of_messages(body.get("messages")), schema=schema)
     if not body.get("stream"):
         return await asked.while_connected(_whole(asked, one))
     options = body.get("stream_options") or {}
     stack = AsyncExitStack()
-    try:
-        caller, turn, parts = await stack.enter_async_context(running(asked, one))
-        first = await anext(parts, None)
-    except BaseException:
-        await stack.aclose()
-        raise
+    caller, turn, parts, first = await begun(asked, one, stack)
     counted = bool(options.get("include_usage")) if isinstance(options, dict) else False
     pieces = _pieces(stack, one, turn, parts, first, usage=counted)
     return EventStream(asked, caller.key, pieces, headers_of(turn))
@@ -67,7 +62,7 @@ async def _pieces(
     one: Wanted,
     turn: Turn,
     parts: Parts,
-    first: tuple[Kind, str] | None,
+    first: Task[Part],
     *,
     usage: bool,
 ) -> AsyncGenerator[bytes]:
@@ -83,7 +78,7 @@ async def _pieces(
             yield chunk({"role": "assistant", "content": ""})
             # Most of a stream is text: only that is made anew for each piece.
             before, after = chunk({"content": "\0"}).split(b'"\\u0000"')
-            part = first
+            part = await first
             while part is not None:
                 kind, text = part
                 if kind == "text":
@@ -136,7 +131,7 @@ def _tool_calls(turn: Turn) -> list[dict[str, Any]]:
     ]
 
 
-def _schema(wanted_format: Any) -> Any:
+def schema_of(wanted_format: Any) -> Any:
     """The JSON Schema of `response_format`. Raises InvalidArgument."""
     kind = wanted_format.get("type") if isinstance(wanted_format, dict) else None
     if wanted_format is None or kind == "text":

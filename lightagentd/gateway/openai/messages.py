@@ -67,7 +67,7 @@ def of_messages(messages: Any) -> Said:
             name = str(one.get("tool_call_id") or one.get("name") or "")[:200]
             listed.append(("tool", quoted(f"result of {name}", text)))
         elif role == "assistant":
-            listed.append((role, "\n\n".join(part for part in (text, _calls(one.get("tool_calls"))) if part)))
+            listed.append((role, assistant_text(text, one.get("tool_calls"))))
         elif role == "user":
             listed.append((role, text))
         else:
@@ -146,10 +146,11 @@ def _text(content: Any, where: str) -> str:
     return "\n".join(found)
 
 
-def _calls(calls: Any) -> str:
-    """Calls of the client's tools, as text."""
+def assistant_text(text: str, calls: Any) -> str:
+    """What an assistant said, with its calls of the client's tools as text."""
     listed = calls if isinstance(calls, list) else []
     functions = [one.get("function") for one in listed if isinstance(one, dict)]
-    return "\n".join(
+    told = (
         f"[call of {one.get('name')}: {one.get('arguments')}]" for one in functions if isinstance(one, dict)
     )
+    return "\n\n".join(filter(None, (text, *told)))

@@ -31,14 +31,19 @@ class EventStream(Response):
     """A response with pieces of bytes, each one or more whole events."""
 
     def __init__(
-        self, asked: Asked, key: str, pieces: AsyncGenerator[bytes], headers: dict[str, str] | None = None
+        self,
+        asked: Asked,
+        key: str,
+        pieces: AsyncGenerator[bytes],
+        held: contextlib.AsyncExitStack,
+        headers: dict[str, str] | None = None,
     ) -> None:
-        """`key` is whose bytes these are."""
+        """`key` is whose bytes these are; `held` is closed after the pieces, in each case."""
         self.status_code, self.background, self.body = 200, None, b""
         self.media_type = "text/event-stream"
         self.init_headers({**(headers or {}), "X-Accel-Buffering": "no"})
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
-        self._asked, self._key, self._pieces = asked, key, pieces
+        self._asked, self._key, self._pieces, self._held = asked, key, pieces, held
 
     async def __call__(self, _scope: Any, receive: Any, send: Any) -> None:
         gone = asyncio.create_task(disconnected(receive))
@@ -51,8 +56,10 @@ class EventStream(Response):
             for one in (gone, pump):
                 one.cancel()
             await asyncio.gather(gone, return_exceptions=True)
-            with contextlib.suppress(asyncio.CancelledError):
-                await pump
+            await asyncio.wait([pump])
+            await self._held.aclose()
+        if not pump.cancelled():
+            pump.result()
 
     async def _pump(self, send: Any) -> None:
         shared, sent = self._asked.shared, 0

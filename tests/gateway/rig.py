@@ -73,7 +73,7 @@ class Gateway:
             api_key=token,
             base_url="http://localhost/v1",
             max_retries=0,
-            http_client=httpx.AsyncClient(transport=transport),
+            http_client=httpx.AsyncClient(transport=transport),  # type: ignore[arg-type]  # its own copy of httpx
         )
         self._clients.append(client)
         return client

@@ -14,7 +14,7 @@ from tests.agents.asking import FRONT, PROBE, TOML
 from tests.agents.scripted import until
 from tests.conftest import write
 from tests.gateway.rig import Gateway, gateway
-from tests.scripted_model import Fault, call, say
+from tests.scripted_model import Answer, Fault, call, say
 
 Messages = list[ChatCompletionMessageParam]
 
@@ -66,7 +66,7 @@ async def test_a_conversation_goes_on_in_one_session(paths: Paths) -> None:
 
 
 async def test_responses(paths: Paths) -> None:
-    answers = [say("one"), say("two"), say('{"n": ', "3}"), Fault(status=400)]
+    answers: list[Answer] = [say("one"), say("two"), say('{"n": ', "3}"), Fault(status=400)]
     async with gateway(paths, answers) as it:
         client = it.openai()
         first = await client.responses.create(model="test", input="count", instructions="Up.")

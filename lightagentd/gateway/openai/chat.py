@@ -32,8 +32,8 @@ async def complete(asked: Asked) -> Response:
     stack = AsyncExitStack()
     caller, turn, parts, first = await begun(asked, one, stack)
     counted = bool(options.get("include_usage")) if isinstance(options, dict) else False
-    pieces = _pieces(stack, one, turn, parts, first, usage=counted)
-    return EventStream(asked, caller.key, pieces, headers_of(turn))
+    pieces = _pieces(one, turn, parts, first, usage=counted)
+    return EventStream(asked, caller.key, pieces, stack, headers_of(turn))
 
 
 async def _whole(asked: Asked, one: Wanted) -> Response:
@@ -58,7 +58,6 @@ async def _whole(asked: Asked, one: Wanted) -> Response:
 
 
 async def _pieces(
-    stack: AsyncExitStack,
     one: Wanted,
     turn: Turn,
     parts: Parts,
@@ -66,35 +65,34 @@ async def _pieces(
     *,
     usage: bool,
 ) -> AsyncGenerator[bytes]:
-    """The chunks of a stream. `stack` holds the turn, which ends with it."""
-    async with stack:
-        head = _head(one, turn, "chat.completion.chunk")
+    """The chunks of a stream."""
+    head = _head(one, turn, "chat.completion.chunk")
 
-        def chunk(delta: Mapping[str, Any], finish: str | None = None) -> bytes:
-            choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
-            return event({**head, "choices": [choice], **({"usage": None} if usage else {})})
+    def chunk(delta: Mapping[str, Any], finish: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
+        return event({**head, "choices": [choice], **({"usage": None} if usage else {})})
 
-        try:
-            yield chunk({"role": "assistant", "content": ""})
-            # Most of a stream is text: only that is made anew for each piece.
-            before, after = chunk({"content": "\0"}).split(b'"\\u0000"')
-            part = await first
-            while part is not None:
-                kind, text = part
-                if kind == "text":
-                    yield before + json.dumps(text, ensure_ascii=False).encode() + after
-                else:
-                    yield chunk({"reasoning_content": text})
-                part = await anext(parts, None)
-            if turn.calls:
-                calls = [{"index": index, **call} for index, call in enumerate(_tool_calls(turn))]
-                yield chunk({"tool_calls": calls})
-            yield chunk({}, turn.finish_reason)
-            if usage:
-                yield event({**head, "choices": [], "usage": _usage(turn)})
-        except LightagentError as err:
-            yield event(error_object(err))
-        yield _DONE
+    try:
+        yield chunk({"role": "assistant", "content": ""})
+        # Most of a stream is text: only that is made anew for each piece.
+        before, after = chunk({"content": "\0"}).split(b'"\\u0000"')
+        part = await first
+        while part is not None:
+            kind, text = part
+            if kind == "text":
+                yield before + json.dumps(text, ensure_ascii=False).encode() + after
+            else:
+                yield chunk({"reasoning_content": text})
+            part = await anext(parts, None)
+        if turn.calls:
+            calls = [{"index": index, **call} for index, call in enumerate(_tool_calls(turn))]
+            yield chunk({"tool_calls": calls})
+        yield chunk({}, turn.finish_reason)
+        if usage:
+            yield event({**head, "choices": [], "usage": _usage(turn)})
+    except LightagentError as err:
+        yield event(error_object(err))
+    yield _DONE
 
 
 def headers_of(turn: Turn) -> dict[str, str]:

@@ -39,8 +39,8 @@ async def create(asked: Asked) -> Response:
     stack = AsyncExitStack()
     caller, turn, parts, first = await begun(asked, one, stack)
     answer = _Answer(body, one, turn)
-    pieces = _pieces(asked, stack, answer, parts, first, caller.key)
-    return EventStream(asked, caller.key, pieces, headers_of(turn))
+    pieces = _pieces(asked, answer, parts, first, caller.key)
+    return EventStream(asked, caller.key, pieces, stack, headers_of(turn))
 
 
 async def retrieve(asked: Asked) -> Response:
@@ -155,13 +155,12 @@ class _Answer:
 
 async def _pieces(
     asked: Asked,
-    stack: AsyncExitStack,
     answer: _Answer,
     parts: Parts,
     first: Task[Part],
     key: str,
 ) -> AsyncGenerator[bytes]:
-    """The events of a stream. `stack` holds the turn, which ends with it."""
+    """The events of a stream."""
     number = -1
 
     def told(kind: str, **fields: Any) -> bytes:
@@ -170,44 +169,43 @@ async def _pieces(
         return event({"type": kind, "sequence_number": number, **fields}, kind)
 
     at = {"item_id": answer.message_id, "output_index": 0, "content_index": 0}
-    async with stack:
-        yield told("response.created", response=answer.whole("in_progress"))
-        yield told("response.in_progress", response=answer.whole("in_progress"))
-        begun = False
-        try:
-            part = await first
-            while part is not None:
-                kind, text = part
-                if kind == "text":
-                    if not begun:
-                        begun = True
-                        item = answer.message("in_progress")
-                        yield told("response.output_item.added", output_index=0, item=item)
-                        empty = {**answer.part(), "text": ""}
-                        yield told("response.content_part.added", **at, part=empty)
-                    yield told("response.output_text.delta", **at, delta=text, logprobs=[])
-                part = await anext(parts, None)
-        except LightagentError as err:
-            shown = error_object(err)["error"]
-            yield told("error", code=err.code, message=shown["message"], param=shown["param"])
-            yield told("response.failed", response=answer.whole("failed", err))
-            return
-        found = answer.whole("completed")
-        if begun:
-            part_done = answer.part()
-            yield told("response.output_text.done", **at, text=part_done["text"], logprobs=[])
-            yield told("response.content_part.done", **at, part=part_done)
-            yield told("response.output_item.done", output_index=0, item=answer.message())
-        for index, call in enumerate(answer.calls(), int(begun)):
-            where = {"item_id": call["id"], "output_index": index}
-            begins = {**call, "status": "in_progress", "arguments": ""}
-            yield told("response.output_item.added", output_index=index, item=begins)
-            yield told("response.function_call_arguments.delta", **where, delta=call["arguments"])
-            done = {"arguments": call["arguments"], "name": call["name"]}
-            yield told("response.function_call_arguments.done", **where, **done)
-            yield told("response.output_item.done", output_index=index, item=call)
-        answer.keep(asked, key, found)
-        yield told("response.completed", response=found)
+    yield told("response.created", response=answer.whole("in_progress"))
+    yield told("response.in_progress", response=answer.whole("in_progress"))
+    begun = False
+    try:
+        part = await first
+        while part is not None:
+            kind, text = part
+            if kind == "text":
+                if not begun:
+                    begun = True
+                    item = answer.message("in_progress")
+                    yield told("response.output_item.added", output_index=0, item=item)
+                    empty = {**answer.part(), "text": ""}
+                    yield told("response.content_part.added", **at, part=empty)
+                yield told("response.output_text.delta", **at, delta=text, logprobs=[])
+            part = await anext(parts, None)
+    except LightagentError as err:
+        shown = error_object(err)["error"]
+        yield told("error", code=err.code, message=shown["message"], param=shown["param"])
+        yield told("response.failed", response=answer.whole("failed", err))
+        return
+    found = answer.whole("completed")
+    if begun:
+        part_done = answer.part()
+        yield told("response.output_text.done", **at, text=part_done["text"], logprobs=[])
+        yield told("response.content_part.done", **at, part=part_done)
+        yield told("response.output_item.done", output_index=0, item=answer.message())
+    for index, call in enumerate(answer.calls(), int(begun)):
+        where = {"item_id": call["id"], "output_index": index}
+        begins = {**call, "status": "in_progress", "arguments": ""}
+        yield told("response.output_item.added", output_index=index, item=begins)
+        yield told("response.function_call_arguments.delta", **where, delta=call["arguments"])
+        done = {"arguments": call["arguments"], "name": call["name"]}
+        yield told("response.function_call_arguments.done", **where, **done)
+        yield told("response.output_item.done", output_index=index, item=call)
+    answer.keep(asked, key, found)
+    yield told("response.completed", response=found)
 
 
 def _session(body: Mapping[str, Any]) -> str:

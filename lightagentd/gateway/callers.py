@@ -83,6 +83,9 @@ class Callers:
         caller = self._take(who.kept_as) or await self._made(who)
         try:
             yield caller
+        except PermissionDenied:  # what it proved may hold no more
+            await caller.client.close()
+            raise
         finally:
             await self._give_back(caller)
 

@@ -34,6 +34,8 @@ _log = logging.getLogger("lightagentd.gateway")
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+_CODED = re.compile(rb"%2[ef]|%5c|%[01]", re.IGNORECASE)
+"""Dots, slashes and controls that are written so that they do not look like it."""
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9-]+(?:\s*,\s*[A-Za-z0-9-]+)*")
 _EXPOSED = "Retry-After, X-Lightagent-Session, X-Lightagent-Trace, X-Vercel-AI-UI-Message-Stream"
 
@@ -54,7 +56,7 @@ class Door:
             self._check_framing(request)
             self._check_host(request)
             cors = self._cors(request)
-            endpoint, parameters = self._found(scope["path"])
+            endpoint, parameters = self._found(scope)
             path = endpoint.path
             response = await self._answered(request, endpoint, parameters)
         except ClientGone:
@@ -86,19 +88,19 @@ class Door:
         return await answer(Asked(self._shared, request, parameters, endpoint))
 
     def _check_framing(self, request: Request) -> None:
-        """Raises MalformedMessage (RFC 9112, 6.1 and 6.3)."""
+        """Raises MalformedMessage (RFC 9112, 2.3, 6.1 and 6.3), with which the connection ends."""
         names = [name for name, _ in request.scope["headers"]]
-        coded = names.count(b"transfer-encoding")
-        if coded and (coded > 1 or b"content-length" in names or request.scope["http_version"] != "1.1"):
-            request.scope["state"]["connection"].last = True
-            raise MalformedMessage("The request says in two ways where its body ends.")
-        if (
-            names.count(b"host") > 1
-            or names.count(b"authorization") > 1
-            or names.count(b"content-length") > 1
-        ):
-            request.scope["state"]["connection"].last = True
-            raise MalformedMessage("The request has a header twice that there may be once.")
+        version, coded = request.scope["http_version"], names.count(b"transfer-encoding")
+        if version not in ("1.0", "1.1"):
+            fault = "The gateway speaks HTTP/1.1."
+        elif coded and (coded > 1 or b"content-length" in names or version != "1.1"):
+            fault = "The request says in two ways where its body ends."
+        elif names.count(b"host") > 1 or names.count(b"authorization") > 1:
+            fault = "The request has a header twice that there may be once."
+        else:
+            return
+        request.scope["state"]["connection"].last = True
+        raise MalformedMessage(fault)
 
     def _check_host(self, request: Request) -> None:
         """Raises WrongPlace."""
@@ -126,8 +128,9 @@ class Door:
             (b"vary", b"Origin"),
         ]
 
-    def _found(self, path: str) -> tuple[Endpoint, dict[str, str]]:
-        """Raises NotFound."""
+    def _found(self, scope: MutableMapping[str, Any]) -> tuple[Endpoint, dict[str, str]]:
+        """Raises NotFound; also for a path that a proxy may read otherwise."""
+        path = scope["path"] if not _CODED.search(scope["raw_path"]) else ""
         for pattern, endpoint in self._table:
             if (match := pattern.match(path)) is not None:
                 return endpoint, match.groupdict()

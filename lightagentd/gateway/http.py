@@ -27,6 +27,8 @@ from lightagentd.gateway.refusals import error_object
 
 LINGER_S = 1.0
 """How long what a refused client still sends is thrown away."""
+CLOSE_S = 8.0
+"""How long the turns of clients may take to be cancelled when the gateway stops."""
 HEAD_BYTES = 32 << 10
 """The longest head of a request."""
 _numbers = itertools.count()
@@ -91,15 +93,13 @@ class Connections:
             self._idle.setdefault(one)
 
     async def close(self) -> None:
-        """Close all: those with a request end when it is answered, which the caller sees to."""
-        for one in list(self._open):
-            one.shutdown()
-        if self._state.tasks:
-            for task in self._state.tasks:
-                task.cancel()
-            await asyncio.wait(self._state.tasks)
+        """Hang up; what is being answered ends as when its client does that."""
         for one in list(self._open):
             one.hang_up()
+        if self._state.tasks:
+            _, late = await asyncio.wait(self._state.tasks, timeout=CLOSE_S)
+            for task in late:
+                task.cancel()
 
 
 class Connection(H11Protocol):

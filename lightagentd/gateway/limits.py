@@ -134,7 +134,7 @@ class Guesses:
     time that doubles. Tokens that were right lately are not held to it, so that nobody locks out others.
     """
 
-    FREE, FIRST_S, LONGEST_S = 10, 1.0, 300.0
+    FREE, FIRST_S, LONGEST_S = 10, 1.0, 60.0
 
     def __init__(self) -> None:
         self._wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()

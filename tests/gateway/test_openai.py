@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx
@@ -205,6 +206,6 @@ async def test_a_client_that_hangs_up_ends_its_turn(paths: Paths) -> None:
             with pytest.raises(httpx.ReadTimeout):
                 await other.post("/v1/chat/completions", json=body, timeout=0.3)
         await until(lambda: it.daemon.model.open_requests == 0)
-        shown = (await it.http.get("/metrics")).text
+        while "lightagent_turns_running 0.0" not in (shown := (await it.http.get("/metrics")).text):
+            await asyncio.sleep(0.05)
         assert "lightagent_gateway_turns 0.0" in shown
-        assert "lightagent_turns_running 0.0" in shown

@@ -19,6 +19,7 @@ from starlette.routing import compile_path
 from lightagentd.config.gateway import allowed_hosts
 from lightagentd.errors import LightagentError, MalformedMessage, NotFound, PermissionDenied
 from lightagentd.gateway.asked import Asked, Endpoint, Shared
+from lightagentd.gateway.http import HEAD_BYTES
 from lightagentd.gateway.refusals import (
     ClientGone,
     NoToken,
@@ -97,6 +98,8 @@ class Door:
             fault = "The request says in two ways where its body ends."
         elif names.count(b"host") > 1 or names.count(b"authorization") > 1:
             fault = "The request has a header twice that there may be once."
+        elif _head_bytes(request) > HEAD_BYTES:  # h11 only bounds one that is not whole yet
+            fault = f"The head of the request is larger than {HEAD_BYTES} bytes."
         else:
             return
         request.scope["state"]["connection"].last = True
@@ -146,6 +149,12 @@ def refused(err: LightagentError, endpoint: Endpoint | None = None) -> JSONRespo
     if isinstance(err, NoToken):
         response.headers["WWW-Authenticate"] = "Bearer"
     return response
+
+
+def _head_bytes(request: Request) -> int:
+    scope = request.scope
+    headers = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+    return len(scope["raw_path"]) + len(scope["query_string"]) + headers
 
 
 def _preflight(request: Request, allow: str) -> dict[str, str]:

@@ -100,7 +100,7 @@ def _tls(gateway: Gateway) -> ssl.SSLContext | None:
     """Raises ConfigError."""
     if gateway.tls_certificate is None or gateway.tls_key is None:
         return None
-    certificate, key = (_file(path) for path in (gateway.tls_certificate, gateway.tls_key))
+    certificate, key = credential(gateway.tls_certificate), credential(gateway.tls_key)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
@@ -113,11 +113,6 @@ def _tls(gateway: Gateway) -> ssl.SSLContext | None:
             "LoadCredential=NAME:/a/file.",
         ) from err
     return context
-
-
-def _file(path: Path) -> Path:
-    folder = os.environ.get("CREDENTIALS_DIRECTORY")
-    return Path(folder) / path if folder and len(path.parts) == 1 else credential(path)
 
 
 def _unix(path: Path) -> socket.socket:

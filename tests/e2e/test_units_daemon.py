@@ -24,6 +24,8 @@ OWN_UNITS = (
     "lightagent-triggers.service",
     "lightagent-triggers.path",
     "lightagent-telemetry.service",
+    "lightagent-gateway.service",
+    "lightagent-gateway.socket",
 )
 EXPOSURE = {
     UNIT: 1.3,
@@ -31,6 +33,7 @@ EXPOSURE = {
     "lightagent-prompt@daily.service": 2.5,
     "lightagent-triggers.service": 2.6,
     "lightagent-telemetry.service": 2.6,
+    "lightagent-gateway.service": 1.5,
 }
 HANGING = """
 import asyncio, signal, time

@@ -84,6 +84,8 @@ def test_every_worker_has_cgroups_for_its_calls_and_ends_with_the_daemon(effect:
 def test_only_change_is_for_an_administrator_to_enable() -> None:
     enabled = [path.name for path in UNITS.iterdir() if path.is_file() and "[Install]" in path.read_text()]
     others = [
+        "lightagent-gateway.service",
+        "lightagent-gateway.socket",
         "lightagent-health.timer",
         "lightagent-prompt@.timer",
         "lightagent-telemetry.service",

@@ -64,9 +64,12 @@ class EventStream(Response):
     async def _pump(self, send: Any) -> None:
         shared, sent = self._asked.shared, 0
         try:
-            async with contextlib.aclosing(self._pieces) as pieces:
+            async with (
+                contextlib.aclosing(self._pieces) as pieces,
+                contextlib.aclosing(with_signs_of_life(pieces)) as sending,
+            ):
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                async for piece in with_signs_of_life(pieces):
+                async for piece in sending:
                     sent += len(piece)
                     shared.metrics.chunks.inc()
                     async with asyncio.timeout(shared.gateway.write_timeout_s):

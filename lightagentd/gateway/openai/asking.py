@@ -111,14 +111,17 @@ async def _parts(
     found.session = session
     answered = False
     if goes_on:
-        async for part in _of_earlier(asked, caller, goes_on, said, found):
-            if part is None:
-                answered = True
-            else:
-                yield part
+        async with contextlib.aclosing(_of_earlier(asked, caller, goes_on, said, found)) as earlier:
+            async for part in earlier:
+                if part is None:
+                    answered = True
+                else:
+                    yield part
     if not answered:
-        async for part in _of_prompt(asked, caller, wanted, session, found, begins=begins):
-            yield part
+        prompted = _of_prompt(asked, caller, wanted, session, found, begins=begins)
+        async with contextlib.aclosing(prompted) as parts:
+            async for part in parts:
+                yield part
     answer = assistant_text(found.text, [{"function": call} for call in found.calls])
     memory.put(caller, said.mark(wanted.agent, answer), found.session)
 

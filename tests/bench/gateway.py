@@ -20,10 +20,11 @@ import httpx
 
 from lightagentd.client.blocking import Client
 from tests.bench.model_server import CHUNK, model_server
+from tests.bench.processes import cpu_s
 from tests.bench.rig import daemon_with, show
 from tests.conftest import REPOSITORY, DaemonProcess, write
 
-STREAMS, CHUNKS = 200, 500
+STREAMS, CHUNKS = 200, 1000
 TARGET_MS, TARGET_CHUNKS, TARGET_MIB = 5.0, 10_000, 60
 _ROUNDS = 5
 _SECTION = """
@@ -55,8 +56,13 @@ def run(rounds: int) -> None:
                     direct = _direct_ms(client)
                     added.append(_through_ms(http) - direct)
             show(f"first byte's added latency (target: at most {TARGET_MS:g})", added, "ms")
+            used = cpu_s(process.pid), cpu_s(daemon.pid)
             rates = [_relayed(unix) for _ in range(max(2, rounds // 2))]
             show(f"chunks relayed to {STREAMS} clients (target: {TARGET_CHUNKS:,})", rates, "/s")
+            of_gateway, of_daemon = cpu_s(process.pid) - used[0], cpu_s(daemon.pid) - used[1]
+            print(
+                f"each took {of_gateway / len(rates):.2g} s of the gateway and {of_daemon / len(rates):.2g} s of the daemon"
+            )
             show("gateway, after that", [_rss_mib(process.pid)], "MiB")
 
 

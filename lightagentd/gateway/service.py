@@ -120,6 +120,7 @@ def _unix(path: Path) -> socket.socket:
     path.unlink(missing_ok=True)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     sock.bind(os.fspath(path))
+    sock.listen(_BACKLOG)  # whoever finds it may connect
     return sock
 
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 STANDARD_INPUT = "standard input"
 """The label of the block that lactl puts standard input in."""
+INSTRUCTIONS = "instructions of the client"
+"""The label of the block that the gateway puts a client's system messages in."""
 _TICKS = re.compile(r"`{3,}")
 
 
@@ -60,15 +62,16 @@ class Prompt:
 
 
 def sent(text: str, *, outside: bool) -> Prompt:
-    """A prompt as a client sends it: one text, which ends in the block of standard input if it has one.
+    """A prompt as a client sends it: one text, which ends in the block of standard input or of a client's
+    instructions if it has one.
 
-    Only what says that it holds text from `outside` has one. Its fence is longer than any in it, so it is
-    found from its end, and a fence in the question is never taken for it.
+    Only what says that it holds text from `outside` has standard input. The fence of a block is longer than
+    any in it, so it is found from its end, and a fence in the question is never taken for it.
     """
     head, _, fence = text.rpartition("\n")
-    first_line = f"\n\n{fence}{STANDARD_INPUT}\n"
-    if outside and _TICKS.fullmatch(fence):
-        question, found, block = head.rpartition(first_line)
-        if found and question.strip() and fence not in block:
-            return Prompt(text, len(question))
+    if _TICKS.fullmatch(fence):
+        for label in (INSTRUCTIONS, STANDARD_INPUT) if outside else (INSTRUCTIONS,):
+            question, found, block = head.rpartition(f"\n\n{fence}{label}\n")
+            if found and question.strip() and fence not in block:
+                return Prompt(text, len(question))
     return Prompt(text)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightagentd.quoted import STANDARD_INPUT, Prompt, quoted, sent
+from lightagentd.quoted import INSTRUCTIONS, STANDARD_INPUT, Prompt, quoted, sent
 
 FENCE = "look:\n\n```\nmine\n```\n\nwhy?"
 """A question with a fence of its own."""
@@ -48,3 +48,9 @@ def test_standard_input_is_found_behind_any_question(question: str, piped: str) 
 )
 def test_what_has_no_standard_input_is_a_question(text: str) -> None:
     assert sent(text, outside=True) == Prompt(text)
+
+
+def test_instructions_of_a_client_are_no_part_of_the_question() -> None:
+    text = f"why?\n\n{quoted(INSTRUCTIONS, 'Be brief.')}"
+    for outside in (False, True):
+        assert sent(text, outside=outside) == Prompt(text, len("why?"))

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightagentd.errors import InvalidArgument
-from lightagentd.quoted import quoted
+from lightagentd.quoted import INSTRUCTIONS, quoted
 
 MAX_MESSAGES = 10_000
 _SYSTEM = ("system", "developer")
 _TEXTS = ("text", "input_text", "output_text")
-INSTRUCTIONS = "instructions of the client"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,13 +37,14 @@ class Gateway:
     """Without a token, on the Unix socket."""
     _clients: list[Any] = field(default_factory=list)
 
-    async def token(self, *scopes: str, agents: tuple[str, ...] = (), **limits: int) -> str:
-        """A new token of this user."""
+    async def token(self, *scopes: str, agents: tuple[str, ...] = (), user: str = "", **limits: int) -> str:
+        """A new token, of this user or another one."""
         made = await self.call(
             "Tokens.Create",
             name=f"t{os.urandom(4).hex()}",
             scopes=list(scopes or ("inspect", "prompt")),
             agents=list(agents),
+            user=user,
             limits={
                 "requests_per_minute": 0,
                 "streams": 0,

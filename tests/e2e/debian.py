@@ -32,6 +32,7 @@ DEPENDENCIES = (
     "python3-jsonschema",
     "python3-lmdb",
     "python3-markdown-it",
+    "python3-prometheus-client",
     "python3-prompt-toolkit",
     "python3-psutil",
     "python3-pyasyncore",
@@ -39,7 +40,9 @@ DEPENDENCIES = (
     "python3-pyinotify",
     "python3-pyudev",
     "python3-rich",
+    "python3-starlette",
     "python3-systemd",
+    "python3-uvicorn",
     "python3-yaml",
 )
 PACKAGES = (

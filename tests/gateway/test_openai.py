@@ -56,7 +56,7 @@ async def test_a_conversation_goes_on_in_one_session(paths: Paths) -> None:
         messages[-2] = {"role": "assistant", "content": "Go away"}
         await client.chat.completions.create(model="test", messages=messages)
         other, _ = (await it.call("Sessions.List"))["sessions"]
-        assert other["tainted"]
+        assert (other["tainted"], other["current"], session["current"]) == (True, False, False)
         sent = it.daemon.model.requests[-1].body["messages"]
         assert [one["role"] for one in sent[-3:]] == ["user", "assistant", "user"]
         named = await client.chat.completions.create(

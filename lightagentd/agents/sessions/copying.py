@@ -70,7 +70,9 @@ def said_before(history: History, source: str) -> list[NewEvent]:
     return [message_event(Message.from_dict(event.data or {}), **_origin(event)) for event in found]
 
 
-async def take(history: History, agent: str, owner: int, title: str, imported: Imported) -> Session:
+async def take(
+    history: History, agent: str, owner: int, title: str, imported: Imported, *, becomes_current: bool = True
+) -> Session:
     """A new session of `owner` with an imported conversation, which is text from outside. Raises
     StorageError.
     """
@@ -82,12 +84,14 @@ async def take(history: History, agent: str, owner: int, title: str, imported: I
         events = await asyncio.to_thread(_imported, imported)
         source = imported.source[:100]
         made = SessionImported(title=record.title, source=source, messages=len(events)).event()
-    await _store(session, [made, *events])
+    await _store(session, [made, *events], becomes_current=becomes_current)
     return session
 
 
-async def _store(session: Session, events: Sequence[NewEvent]) -> None:
-    changes = (session.record.change(), session.record.current_change())
+async def _store(session: Session, events: Sequence[NewEvent], *, becomes_current: bool = True) -> None:
+    changes = [session.record.change()]
+    if becomes_current:
+        changes.append(session.record.current_change())
     await session.history.append(*events, changes=changes)
 
 

@@ -282,11 +282,13 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
         self, caller: Caller, asked: Asked, agent: str, session: str, *, new: bool
     ) -> tuple[str, Watcher]:
         """Begin the turn of a prompt; gives the agent's name, and the turn's events."""
+        # A program that speaks for its owner does not move what they go on with themselves.
+        moves = not asked.unattended and caller.grant is None
         running, found = await self._session_for(
-            caller, agent, session, new=new, becomes_current=not asked.unattended, choice=asked.choice
+            caller, agent, session, new=new, becomes_current=moves, choice=asked.choice
         )
         owner = found.record.owner
-        named = bool(session) and not asked.unattended and owner == caller.uid and not found.is_current
+        named = bool(session) and moves and owner == caller.uid and not found.is_current
         before = running.current_of(owner) if named else None
         turn = await running.ask(found, replace(asked, becomes_current=named))
         watcher = turn.stream.watch()

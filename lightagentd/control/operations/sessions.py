@@ -270,8 +270,11 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
         max_bytes = self._now.config.limits.max_prompt_bytes
         async with self._copying_of[caller.uid], self._copying:
             imported = await asyncio.to_thread(imports.read, text, max_bytes=max_bytes)
-        taken = copying.take(self._history, running.name, caller.uid, title, imported)
-        return session_info(await uninterrupted(adopted(running, taken)))
+        current = caller.grant is None
+        taken = copying.take(
+            self._history, running.name, caller.uid, title, imported, becomes_current=current
+        )
+        return session_info(await uninterrupted(adopted(running, taken, becomes_current=current)))
 
     async def begin(
         self, caller: Caller, agent: Agent, title: str, *, becomes_current: bool = True
@@ -313,9 +316,11 @@ def adopt(agent: Agent, session: Session, *, becomes_current: bool) -> Session:
     return session
 
 
-async def adopted(agent: Agent, making: Coroutine[Any, Any, Session]) -> Session:
-    """The copied session, now the current one."""
-    return adopt(agent, await making, becomes_current=True)
+async def adopted(
+    agent: Agent, making: Coroutine[Any, Any, Session], *, becomes_current: bool = True
+) -> Session:
+    """The copied session, now the current one unless that is not wanted."""
+    return adopt(agent, await making, becomes_current=becomes_current)
 
 
 def tell_of(session: Session) -> None:

@@ -15,7 +15,7 @@ from tests.agents.asking import FRONT, PROBE, TOML
 from tests.agents.scripted import until
 from tests.conftest import write
 from tests.gateway.rig import Gateway, gateway
-from tests.scripted_model import Answer, Fault, call, say
+from tests.scripted_model import Answer, Fault, Stream, call, chunk, say
 
 Messages = list[ChatCompletionMessageParam]
 
@@ -192,8 +192,8 @@ async def test_a_question_goes_on_with_the_next_message(paths: Paths) -> None:
 
 
 async def test_a_client_that_hangs_up_ends_its_turn(paths: Paths) -> None:
-    slow = say(*(f"word{number} " for number in range(2000)), pause_s=0.01)
-    async with gateway(paths, [slow]) as it:
+    endless = Stream(pieces=[chunk({"content": "word "})] * 5, pause_s=0.01, hang=True)
+    async with gateway(paths, [endless]) as it:
         client = it.openai(token := await it.token())
         body = {"model": "test", "messages": [user("talk")]}
         stream = await client.chat.completions.create(model="test", messages=[user("talk")], stream=True)

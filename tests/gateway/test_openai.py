@@ -197,8 +197,8 @@ async def test_a_client_that_hangs_up_ends_its_turn(paths: Paths) -> None:
         client = it.openai(token := await it.token())
         body = {"model": "test", "messages": [user("talk")]}
         stream = await client.chat.completions.create(model="test", messages=[user("talk")], stream=True)
-        async for chunk in stream:
-            if chunk.choices[0].delta.content:
+        async for one in stream:
+            if one.choices[0].delta.content:
                 break
         await stream.close()
         await until(lambda: it.daemon.model.open_requests == 0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from email.utils import formatdate
 from typing import Any
 
 from starlette.requests import Request
@@ -38,6 +39,7 @@ Send = Callable[[Message], Awaitable[None]]
 _CODED = re.compile(rb"%2[ef]|%5c|%[01]", re.IGNORECASE)
 """Dots, slashes and controls that are written so that they do not look like it."""
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9-]+(?:\s*,\s*[A-Za-z0-9-]+)*")
+_HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 _EXPOSED = "Retry-After, X-Lightagent-Session, X-Lightagent-Trace, X-Vercel-AI-UI-Message-Stream"
 
 
@@ -68,9 +70,8 @@ class Door:
         except Exception:  # noqa: BLE001 - the boundary of a request
             _log.exception("a request failed in a way that nobody expected")
             response = refused(LightagentError("The request failed inside the gateway."), endpoint)
-        response.raw_headers.extend(
-            [*cors, (b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
-        )
+        date = (b"date", formatdate(usegmt=True).encode())
+        response.raw_headers.extend([date, *cors, *_HEADERS])
         self._shared.metrics.requests.labels(path, _method(request), str(response.status_code)).inc()
         await response(scope, receive, send)
 

@@ -13,7 +13,6 @@ import asyncio
 import itertools
 import json
 import socket
-from email.utils import formatdate
 from typing import Any
 
 import h11
@@ -50,7 +49,7 @@ class Connections:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            timeout_keep_alive=int(gateway.idle_timeout_s),
+            timeout_keep_alive=max(1, int(gateway.idle_timeout_s)),
             h11_max_incomplete_event_size=HEAD_BYTES,
         )
         self._config.load()
@@ -65,7 +64,6 @@ class Connections:
 
     def make(self) -> Connection:
         """The protocol of one connection."""
-        self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
         return Connection(self, self._config, self._state)
 
     def opened(self, one: Connection) -> bool:

@@ -35,7 +35,7 @@ async def test_users_cannot_get_at_each_others_conversations(paths: Paths) -> No
         answer = await one.post(RESPONSES, json={"model": "test", "input": "hi"})
         response, session = answer.json()["id"], answer.headers["x-lightagent-session"]
         assert (await it.call("Sessions.Get", session=session))["session"]["owner"] == uids[0]
-        goes_on = {"metadata": {"session": session}}
+        goes_on: dict[str, Any] = {"metadata": {"session": session}}
         tries = [
             await other.post(CHAT, json=asks(**goes_on)),
             await other.post(CHAT, json=asks(stream=True, **goes_on)),

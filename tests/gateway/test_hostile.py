@@ -7,6 +7,7 @@ import contextlib
 import json
 import re
 from collections.abc import AsyncIterator
+from typing import Any
 
 from lightagentd.host.paths import Paths
 from tests.agents.scripted import until
@@ -177,11 +178,19 @@ async def test_tokens(paths: Paths) -> None:
         assert (await it.over_tcp().get("/v1/models")).status_code == 401
         assert [one["id"] for one in (await good.get("/v1/models")).json()["data"]] == ["test"]
         assert (await good.get("/v1/models/ops")).status_code in (403, 404)
-        chat = {"model": "test", "messages": [{"role": "user", "content": "hi"}]}
+        chat: dict[str, Any] = {"model": "test", "messages": [{"role": "user", "content": "hi"}]}
         answer = await good.post("/v1/chat/completions", json={**chat, "model": "ops"})
         assert answer.status_code in (403, 404)
         looks = it.over_tcp(await it.token("inspect"))
         assert (await looks.post("/v1/chat/completions", json=chat)).status_code == 403
+        prompts = it.over_tcp(await it.token("prompt"))
+        again = {
+            **chat,
+            "messages": [*chat["messages"], {"role": "assistant", "content": "ok"}, *chat["messages"]],
+        }
+        codes = [(await prompts.post("/v1/chat/completions", json=one)).status_code for one in (chat, again)]
+        assert codes == [200, 200]
+        assert (await prompts.get("/metrics")).status_code == 403
         few = it.over_tcp(await it.token(tokens_per_day=20))
         codes = [(await few.post("/v1/chat/completions", json=chat)).status_code for _ in range(3)]
         assert codes == [200, 200, 429]

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lightagentd.errors import InvalidArgument, Refused, SessionNotFound, from_dict
+from lightagentd.errors import InvalidArgument, PermissionDenied, Refused, SessionNotFound, from_dict
 from lightagentd.gateway.asked import Asked
 from lightagentd.gateway.callers import Caller
 from lightagentd.gateway.conversations import imported
@@ -157,7 +157,10 @@ async def _of_earlier(
     """The rest of a turn that waited for a person when its client was told so. None is the last part where
     that still waits, or took the client's message for its answer, so that there is no prompt.
     """
-    info = (await caller.client.call("Sessions.Get", session=session))["session"]
+    try:
+        info = (await caller.client.call("Sessions.Get", session=session))["session"]
+    except PermissionDenied:  # a token that may only prompt
+        return
     left, question = asked.shared.conversations.left(session), info["waits_for"]
     if info["state"] == "waiting" and question.startswith(INPUT):
         await caller.client.call("Inputs.Answer", input=question, text=said.prompt.strip())

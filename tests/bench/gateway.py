@@ -32,6 +32,7 @@ _SECTION = """
 gateway_socket = "{unix}"
 [limits.owner]
 connections = 1000
+changes_per_minute = 100000
 [gateway]
 streams = 1000
 max_streams = 1000
@@ -59,10 +60,9 @@ def run(rounds: int) -> None:
             used = cpu_s(process.pid), cpu_s(daemon.pid)
             rates = [_relayed(unix) for _ in range(max(2, rounds // 2))]
             show(f"chunks relayed to {STREAMS} clients (target: {TARGET_CHUNKS:,})", rates, "/s")
-            of_gateway, of_daemon = cpu_s(process.pid) - used[0], cpu_s(daemon.pid) - used[1]
-            print(
-                f"each took {of_gateway / len(rates):.2g} s of the gateway and {of_daemon / len(rates):.2g} s of the daemon"
-            )
+            took = cpu_s(process.pid) - used[0], cpu_s(daemon.pid) - used[1]
+            ours, theirs = (each / len(rates) for each in took)
+            print(f"each time took {ours:.2g} s of the gateway's CPU and {theirs:.2g} s of the daemon's")
             show("gateway, after that", [_rss_mib(process.pid)], "MiB")
 
 
@@ -146,7 +146,8 @@ async def _read(unix: str) -> int:
     writer.write(head.encode() + body)
     answer = await reader.read()
     writer.close()
-    assert b"[DONE]" in answer and b'"error"' not in answer, answer[-500:]
+    assert b"[DONE]" in answer, answer[-500:]
+    assert b'"error"' not in answer, answer[-500:]
     said = [line[6:] for line in answer.decode().splitlines() if line.startswith('data: {"id"')]
     text = "".join(json.loads(line)["choices"][0]["delta"].get("content", "") for line in said)
     return text.count(CHUNK)

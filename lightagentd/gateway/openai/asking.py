@@ -45,6 +45,8 @@ class Turn:
 
     session: str = ""
     trace_id: str = ""
+    known: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once these are known."""
     text: str = ""
     """All text that was told."""
     prompt_tokens: int = 0
@@ -58,7 +60,7 @@ class Turn:
 Part = tuple[Kind, str] | None
 Parts = AsyncGenerator[tuple[Kind, str]]
 FIRST_S = 5.0
-"""How long a stream may have nothing to say before its answer begins. An error until then has a status."""
+"""How long a turn may have nothing to say before its stream begins. An error until then has a status."""
 
 
 @contextlib.asynccontextmanager
@@ -80,6 +82,9 @@ async def begun(
         caller, found, parts = await stack.enter_async_context(running(asked, wanted))
         first = asyncio.create_task(_first(parts))
         stack.push_async_callback(_ended_task, first)
+        known = asyncio.create_task(found.known.wait())
+        stack.push_async_callback(_ended_task, known)
+        await asyncio.wait([first, known], return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait([first], timeout=FIRST_S)
         if first.done():
             first.result()
@@ -145,6 +150,7 @@ async def _of_prompt(
     async with contextlib.aclosing(turn(asked, caller, **prompt)) as events:
         async for event in events:
             found.session, found.trace_id = event["session"], event["trace_id"]
+            found.known.set()
             if event["type"] in WAITS:
                 asked.shared.conversations.leave(found.session)
             if (part := _part(event, found, wanted.tools)) is not None:
@@ -171,6 +177,7 @@ async def _of_earlier(
         if listed and listed[0]["role"] == "assistant":
             yield _text(found, f"{listed[0]['content']}\n\n")
         return
+    found.known.set()
     async with asked.caller() as second, contextlib.aclosing(followed(asked, second, session)) as events:
         async for event in events:
             if event["type"] == "input_requested" and event["input"] == question:

@@ -54,7 +54,7 @@ class Asked:
         self.endpoint = endpoint
         self.connection: Connection = request.scope["state"]["connection"]
         self._counted = False
-        self._size_bytes = 0
+        self._held_bytes = 0
 
     def header(self, name: str) -> str:
         """A header's value, empty when there is none."""
@@ -62,9 +62,9 @@ class Asked:
 
     # The body
 
-    async def body(self) -> bytes:
-        """The whole body. Raises MessageTooLarge, TooSlow, ClientGone."""
-        most = self.endpoint.max_body_bytes or self.shared.gateway.request_bytes
+    async def body(self, most_bytes: int = 0) -> bytes:
+        """The whole body, whoever sends it. Raises MessageTooLarge, TooSlow, TooMany, ClientGone."""
+        most = most_bytes or self.endpoint.max_body_bytes or self.shared.gateway.request_bytes
         length = self.header("content-length")
         if length.isdecimal() and int(length) > most:
             raise _too_large(most)
@@ -75,23 +75,35 @@ class Asked:
                     message = await self.request.receive()
                     if message["type"] == "http.disconnect":
                         raise ClientGone
-                    found += message.get("body", b"")
-                    if len(found) > most:
+                    piece = message.get("body", b"")
+                    if len(found) + len(piece) > most:
                         raise _too_large(most)
+                    self.shared.limits.hold(len(piece))
+                    self._held_bytes += len(piece)
+                    found += piece
                     if not message.get("more_body", False):
-                        self._size_bytes = len(found)
                         return bytes(found)
         except TimeoutError as err:
             raise TooSlow("The body of the request took too long.") from err
 
+    def release(self) -> None:
+        """The request is answered: what it has sent is held no more."""
+        self.shared.limits.release(self._held_bytes)
+        self._held_bytes = 0
+
     async def json(self) -> dict[str, Any]:
-        """The body as a JSON object. Raises WrongType, MalformedMessage and what `body` does."""
+        """The body as a JSON object, of a client that has proved who it is. Raises WrongType,
+        MalformedMessage and what `caller` and `body` do.
+        """
+        async with self.caller() as caller:
+            pass  # nobody else's body is read
         kind = self.header("content-type").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise WrongType("The body must be of the type application/json.")
         if self.header("content-encoding").lower() not in ("", "identity"):
             raise WrongType("The body must not be compressed.")
-        body = await self.body()
+        body = await self.body(caller.allowed.request_bytes)
+        self.shared.limits.sent(caller.key, len(body))
         try:
             # Beside the loop: a body of megabytes takes longer than others should wait.
             found = await asyncio.to_thread(_decoded, body) if len(body) > 1 << 16 else _decoded(body)
@@ -113,9 +125,6 @@ class Asked:
             if not self._counted:
                 self._counted = True
                 self.shared.limits.request(caller.key, caller.allowed)
-                self.shared.limits.sent(caller.key, self._size_bytes)
-                if self._size_bytes > caller.allowed.request_bytes:
-                    raise _too_large(caller.allowed.request_bytes)
             yield caller
 
     @contextlib.contextmanager

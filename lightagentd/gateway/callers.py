@@ -30,7 +30,7 @@ TIMEOUT_S = 20.0
 """How long connecting and each call with one answer may take."""
 KEPT_S = 15.0
 """How long a connection is kept for the next request, and a proof of who somebody is believed without one."""
-KEPT_OF_ONE, KEPT_MOST = 4, 64
+KEPT_OF_ONE, KEPT_MOST = 8, 128
 _KNOWN_MOST = 10_000
 LOCAL = "local"
 """On the Unix socket, what a client may send as its token that must send one: its user counts."""

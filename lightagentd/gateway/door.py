@@ -7,6 +7,7 @@ method. Errors of an endpoint become an answer here, in the endpoint's own shape
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
@@ -52,19 +53,27 @@ class Door:
         self._table = [(compile_path(one.path)[0], one) for one in endpoints]
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
+        with contextlib.ExitStack() as until_answered:
+            response = await self._response(Request(scope, receive), until_answered)
+            if response is not None:
+                await response(scope, receive, send)
+
+    async def _response(self, request: Request, until_answered: contextlib.ExitStack) -> Response | None:
+        """The answer to a request; None where nobody reads one."""
         path, endpoint = "", None
         cors: list[tuple[bytes, bytes]] = []
         try:
             self._check_framing(request)
             self._check_host(request)
             cors = self._cors(request)
-            endpoint, parameters = self._found(scope)
+            endpoint, parameters = self._found(request.scope)
             path = endpoint.path
-            response = await self._answered(request, endpoint, parameters)
+            asked = Asked(self._shared, request, parameters, endpoint)
+            until_answered.callback(asked.release)
+            response = await self._answered(asked)
         except ClientGone:
             self._shared.metrics.gone.inc()
-            return
+            return None
         except LightagentError as err:
             response = refused(err, endpoint)
         except Exception:  # noqa: BLE001 - the boundary of a request
@@ -73,9 +82,10 @@ class Door:
         date = (b"date", formatdate(usegmt=True).encode())
         response.raw_headers.extend([date, *cors, *_HEADERS])
         self._shared.metrics.requests.labels(path, _method(request), str(response.status_code)).inc()
-        await response(scope, receive, send)
+        return response
 
-    async def _answered(self, request: Request, endpoint: Endpoint, parameters: dict[str, str]) -> Response:
+    async def _answered(self, asked: Asked) -> Response:
+        request, endpoint = asked.request, asked.endpoint
         method = "GET" if request.method == "HEAD" and "GET" in endpoint.methods else request.method
         allow = ", ".join([*endpoint.methods, *(["HEAD"] if "GET" in endpoint.methods else []), "OPTIONS"])
         if method == "OPTIONS":
@@ -87,7 +97,7 @@ class Door:
             )
             response.headers["Allow"] = allow
             return response
-        return await answer(Asked(self._shared, request, parameters, endpoint))
+        return await answer(asked)
 
     def _check_framing(self, request: Request) -> None:
         """Raises MalformedMessage (RFC 9112, 2.3, 6.1 and 6.3), with which the connection ends."""

@@ -18,6 +18,8 @@ from lightagentd.config.gateway import Gateway
 from lightagentd.gateway.refusals import TooMany
 
 MAX_KEYS = 10_000
+HELD_BYTES = 64 << 20
+"""So large may all requests together be that are not answered yet: as objects they take some times that."""
 _MINUTE_S, _DAY_S = 60, 86_400
 
 
@@ -64,6 +66,7 @@ class Limits:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._used: OrderedDict[str, _Used] = OrderedDict()
+        self._held_bytes = 0
         self.streams = 0
         """Turns that run now."""
 
@@ -83,6 +86,16 @@ class Limits:
     def tokens(self, key: str, count: int) -> None:
         """Count tokens of models."""
         self._of(key).tokens += count
+
+    def hold(self, size_bytes: int) -> None:
+        """Count bytes of requests that are not answered yet. Raises TooMany, which counts none."""
+        if self._held_bytes + size_bytes > HELD_BYTES:
+            raise TooMany("The gateway holds as many requests as it may.", retry_after_s=1)
+        self._held_bytes += size_bytes
+
+    def release(self, size_bytes: int) -> None:
+        """Count them no more."""
+        self._held_bytes -= size_bytes
 
     @contextlib.contextmanager
     def turn(self, key: str, allowed: Allowed) -> Iterator[None]:

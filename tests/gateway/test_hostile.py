@@ -181,6 +181,10 @@ async def test_tokens(paths: Paths) -> None:
         chat: dict[str, Any] = {"model": "test", "messages": [{"role": "user", "content": "hi"}]}
         answer = await good.post("/v1/chat/completions", json={**chat, "model": "ops"})
         assert answer.status_code in (403, 404)
+        small = it.over_tcp(await it.token(request_bytes=2000))
+        long = {**chat, "messages": [{"role": "user", "content": "x" * 3000}]}
+        assert (await small.post("/v1/chat/completions", json=long)).status_code == 413
+        assert (await it.over_tcp().post("/v1/chat/completions", json=long)).status_code == 401
         looks = it.over_tcp(await it.token("inspect"))
         assert (await looks.post("/v1/chat/completions", json=chat)).status_code == 403
         prompts = it.over_tcp(await it.token("prompt"))

@@ -103,7 +103,7 @@ async def gateway(paths: Paths, script: Script, *, toml: str = "", front: str = 
         )
         found = Gateway(daemon=daemon, unix=unix, port=port, process=process, log=log, http=http)
         try:
-            await until(lambda: unix.exists() or process.poll() is not None)
+            await until(lambda: _listens(port) or process.poll() is not None)  # on the last of its sockets
             yield found
         finally:
             await found.close()
@@ -118,6 +118,11 @@ def _started(paths: Paths, unix: Path, log: Path) -> Forked:
     with log.open("ab") as file, Path(os.devnull).open() as nothing:
         streams = (nothing.fileno(), file.fileno(), file.fileno())
         return prepared().fork(GATEWAY, argv, env, REPOSITORY, streams)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _free_port() -> int:

@@ -25,12 +25,17 @@ _MINUTE_S, _DAY_S = 60, 86_400
 
 @dataclass
 class _Used:
-    minute: int = 0
+    minute_ends: float = 0.0
+    """Monotonic; a minute begins with the first request after the last one."""
     requests: int = 0
     bytes: int = 0
     day: int = 0
     tokens: int = 0
     streams: int = 0
+
+    @property
+    def minute_left_s(self) -> float:
+        return self.minute_ends - time.monotonic()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +79,9 @@ class Limits:
         """Count a request. Raises TooMany."""
         used = self._of(key)
         if used.requests >= allowed.requests_per_minute:
-            raise _too_many(f"{allowed.requests_per_minute} requests a minute", _MINUTE_S)
+            raise _too_many(f"{allowed.requests_per_minute} requests a minute", used.minute_left_s)
         if used.bytes >= self._gateway.bytes_per_minute:
-            raise _too_many(f"{self._gateway.bytes_per_minute} bytes a minute", _MINUTE_S)
+            raise _too_many(f"{self._gateway.bytes_per_minute} bytes a minute", used.minute_left_s)
         used.requests += 1
 
     def sent(self, key: str, size_bytes: int) -> None:
@@ -102,7 +107,8 @@ class Limits:
         """A turn that runs. Raises TooMany."""
         used = self._of(key)
         if allowed.tokens_per_day and used.tokens >= allowed.tokens_per_day:
-            raise _too_many(f"{allowed.tokens_per_day} tokens of models a day", _DAY_S)
+            left_s = _DAY_S - time.time() % _DAY_S
+            raise _too_many(f"{allowed.tokens_per_day} tokens of models a day", left_s)
         if used.streams >= allowed.streams:
             raise TooMany(
                 f"{used.streams} turns of this token run already, the most at once.",
@@ -126,18 +132,17 @@ class Limits:
             oldest = next((name for name, one in self._used.items() if not one.streams), key)
             if oldest != key:
                 del self._used[oldest]
-        now = time.time()
-        if used.minute != (minute := int(now // _MINUTE_S)):
-            used.minute, used.requests, used.bytes = minute, 0, 0
-        if used.day != (day := int(now // _DAY_S)):
+        if used.minute_left_s <= 0:
+            used.minute_ends, used.requests, used.bytes = time.monotonic() + _MINUTE_S, 0, 0
+        if used.day != (day := int(time.time() // _DAY_S)):
             used.day, used.tokens = day, 0
         return used
 
 
-def _too_many(what: str, span_s: int) -> TooMany:
+def _too_many(what: str, left_s: float) -> TooMany:
     return TooMany(
         f"This token has reached its limit of {what}.",
-        retry_after_s=span_s - time.time() % span_s,
+        retry_after_s=left_s,
         suggestion="Wait, or have an administrator raise it.",
     )
 

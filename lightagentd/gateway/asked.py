@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -28,6 +28,7 @@ from lightagentd.text.strict_json import BadJson, counting, decoded
 
 MAX_DEPTH = 64
 """How deep the JSON of a request may be nested."""
+_DELIVERIES = 4
 _T = TypeVar("_T")
 
 
@@ -42,6 +43,8 @@ class Shared:
     conversations: Conversations
     responses: Kept
     connections: Callable[[], Connections]
+    deliveries: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_DELIVERIES))
+    """Bounds what webhooks cost the daemon, which looks at each signature itself."""
 
 
 class Asked:

@@ -65,7 +65,7 @@ class Callers:
     """Makes and keeps the connections; `close` ends those that wait."""
 
     def __init__(self, gateway: Gateway, control: Path | None) -> None:
-        self._gateway, self._control = gateway, control
+        self._gateway, self.control = gateway, control
         self._kept: OrderedDict[Caller, None] = OrderedDict()
         self._known: OrderedDict[str, Allowed] = OrderedDict()
         """Keys that were right lately, with their limits."""
@@ -92,7 +92,7 @@ class Callers:
     async def answers(self) -> bool:
         """Whether the daemon answers at all, whoever asks."""
         try:
-            async with AsyncClient(self._control, timeout_s=2.0) as client:
+            async with AsyncClient(self.control, timeout_s=2.0) as client:
                 await client.call("org.varlink.service.GetInfo")
         except (LightagentError, OSError):
             return False
@@ -110,7 +110,7 @@ class Callers:
         address = address_of(who.connection)
         if who.key not in self._known:
             self.guesses.check(address)
-        client = AsyncClient(self._control, timeout_s=TIMEOUT_S)
+        client = AsyncClient(self.control, timeout_s=TIMEOUT_S)
         try:
             await client.__aenter__()
             said = await self._authenticated(client, who)

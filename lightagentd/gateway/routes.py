@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lightagentd.gateway import webhooks
 from lightagentd.gateway.asked import Endpoint
 from lightagentd.gateway.metrics import health, metrics
 from lightagentd.gateway.openai import chat, models, responses
@@ -9,6 +10,7 @@ from lightagentd.gateway.openai import chat, models, responses
 ENDPOINTS = (
     Endpoint(path="/healthz", methods={"GET": health}),
     Endpoint(path="/metrics", methods={"GET": metrics}),
+    webhooks.ENDPOINT,
     *models.ENDPOINTS,
     *chat.ENDPOINTS,
     *responses.ENDPOINTS,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lightagentd.errors import InvalidArgument
-from lightagentd.text.strict_json import BadJson, decoded
+from lightagentd.text.strict_json import BadJson, counting, decoded
 
 BODY_BYTES = 1 << 20
 _DEPTH = 64
@@ -20,8 +20,11 @@ Body = dict[str, Any]
 
 def data_of(template: str, body: str, headers: Mapping[str, str]) -> Body:
     """Raises InvalidArgument for what is no JSON."""
+    said = body.encode("utf-8", "surrogatepass")
     try:
-        found = decoded(body.encode("utf-8", "surrogatepass"), depth=_DEPTH, surrogates=False)
+        for _ in counting(said):
+            pass
+        found = decoded(said, depth=_DEPTH, surrogates=False)
     except BadJson as err:
         raise InvalidArgument(f"The body is no JSON: {err}.", field="body") from None
     made = TEMPLATES[template](found if isinstance(found, dict) else {"value": found})

@@ -102,7 +102,7 @@ class Webhooks:
     async def _fire(
         self, name: str, file: TriggerFile, number: str, headers: Mapping[str, str], body: str, of: str = ""
     ) -> None:
-        data = data_of(file.template, body, headers)
+        data = await asyncio.to_thread(data_of, file.template, body, headers)
         with within(agent=file.agent, owner=file.account(Path(name)).pw_uid, request_id=number):
             event = WebhookTaken(
                 message=f"{name}: {number}" + (f", again after {of}" if of else ""),

@@ -11,8 +11,8 @@ from pathlib import Path
 
 __version__ = "0.1.0"
 
-# Packages of distributions include the tested asyncvarlink here; a checkout does not. It comes first in the
-# path, so that another version on the system does not replace it.
+# Packages of distributions include the tested asyncvarlink and acp here; a checkout does not. They come first
+# in the path, so that other versions on the system do not replace them.
 _PRIVATE = Path(__file__).parent / "_vendor"
 if _PRIVATE.is_dir() and str(_PRIVATE) not in sys.path:
     sys.path.insert(0, str(_PRIVATE))

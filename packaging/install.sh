@@ -2,17 +2,17 @@
 # Puts everything that belongs on a system below DESTDIR; the Debian and the RPM package are made of it.
 # Needs a Python with the dependencies, for the man pages and completions are made from the code.
 #
-#   DESTDIR=FOLDER ASYNCVARLINK=FOLDER packaging/install.sh
+#   DESTDIR=FOLDER VENDORED=FOLDER packaging/install.sh
 #
 #   DESTDIR           the root to install below
-#   ASYNCVARLINK      the folder of the Python package asyncvarlink; its licence is its file LICENSE
+#   VENDORED          the folder of the Python packages that no distribution has; each has its licence as a file LICENSE
 #   PYTHON            /usr/bin/python3: what runs the product
 #   SITE              /usr/lib/python3/dist-packages: where PYTHON looks for packages
 #   ZSH_COMPLETIONS   /usr/share/zsh/vendor-completions
 set -eu
 umask 022
 cd "$(dirname "$0")/.."
-: "${DESTDIR:?where to install: name a folder}" "${ASYNCVARLINK:?name the folder of the package asyncvarlink}"
+: "${DESTDIR:?where to install: name a folder}" "${VENDORED:?name the folder of the packages that travel inside}"
 python=${PYTHON:-/usr/bin/python3}
 site=${SITE:-/usr/lib/python3/dist-packages}
 zsh=${ZSH_COMPLETIONS:-/usr/share/zsh/vendor-completions}
@@ -50,7 +50,7 @@ EOF
 }
 
 tree lightagentd "$site/lightagentd"
-tree "$ASYNCVARLINK" "$site/lightagentd/_vendor/asyncvarlink"
+tree "$VENDORED" "$site/lightagentd/_vendor"
 for kind in tools skills agent; do
   tree "$kind" "/usr/share/lightagentd/$kind"
 done
@@ -76,7 +76,7 @@ put 644 /usr/share/lightagentd/varlink packaging/varlink/*.varlink
 
 pages=$(mktemp -d)
 trap 'rm -rf "$pages"' EXIT
-PYTHONPATH="$PWD:$(dirname "$ASYNCVARLINK")" PYTHONDONTWRITEBYTECODE=1 "$python" packaging/generate.py "$pages"
+PYTHONPATH="$PWD:$VENDORED" PYTHONDONTWRITEBYTECODE=1 "$python" packaging/generate.py "$pages"
 for page in "$pages"/man/*.[1578]; do
   put 644 "/usr/share/man/man${page##*.}" "$page"
 done

@@ -21,7 +21,7 @@ from pathlib import Path
 CHECKOUT = Path(__file__).parents[2]
 SUITE = "trixie"
 DEPENDENCIES = (
-    # those in pyproject.toml; asyncvarlink is not in Debian 13
+    # those in pyproject.toml; asyncvarlink and agent-client-protocol are not in Debian 13
     "python3",
     "python3-aiohttp",
     "python3-click",

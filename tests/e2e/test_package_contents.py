@@ -28,6 +28,8 @@ EXPECTED = (
     f"{PREFIX}/lightagentd/py.typed",
     f"{VENDOR}/asyncvarlink/__init__.py",
     f"{VENDOR}/asyncvarlink/LICENSE",
+    f"{VENDOR}/acp/__init__.py",
+    f"{VENDOR}/acp/LICENSE",
     f"{SHARE}/tools/bash.py",
     f"{SHARE}/skills/disk-check/SKILL.md",
     f"{SHARE}/skills/disk-check/scripts/disk_check.py",

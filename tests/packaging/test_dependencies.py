@@ -19,14 +19,14 @@ FEDORA_NAMES = {
     "pyyaml": "python3-pyyaml",
     "systemd-python": "python3-systemd",
 }
-PRIVATE = "asyncvarlink"
-"""The one dependency that travels inside."""
+PRIVATE = ("agent-client-protocol", "asyncvarlink")
+"""The dependencies that travel inside."""
 
 
 def test_dependencies_are_those_of_the_project() -> None:
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     bounds = dict(re.findall(r"^([\w-]+)>=([\d.]+)", entry)[0] for entry in project["dependencies"])
-    assert bounds.pop(PRIVATE)
+    assert all(bounds.pop(name) for name in PRIVATE)
     control = (CHECKOUT / "packaging/debian/control").read_text()
     build, binary = control.split("\n\n")
     for section in (build, binary):

@@ -46,7 +46,7 @@ def attachment(path: str) -> dict[str, str]:
     if path == STANDARD_INPUT:
         name, data = "standard input", _standard_input()
     else:
-        name, data = _name(path), _read(path)
+        name, data = name_of(path), _read(path)
     try:
         text = data.decode()
     except UnicodeDecodeError as err:
@@ -58,7 +58,7 @@ def attachment(path: str) -> dict[str, str]:
     return {"name": name, "text": text}
 
 
-def _name(path: str) -> str:
+def name_of(path: str) -> str:
     """The last part of a path; characters that cannot be shown become U+FFFD."""
     name = path.rstrip("/").rpartition("/")[2]
     return "".join(char if char.isprintable() else "\ufffd" for char in name)[:_NAME_CHARS]

@@ -19,7 +19,7 @@ from lightagentd.errors import DaemonUnreachable, InvalidArgument, LightagentErr
 INTERRUPTED_STATUS = 130
 
 GROUPS = {
-    "Ask": "prompt chat event wait cancel sessions messages plan",
+    "Ask": "prompt chat acp event wait cancel sessions messages plan",
     "Decide": "approvals approve deny inputs answer policy undo panic",
     "Look back": "events history trace audit usage",
     "Assess": "eval rate",

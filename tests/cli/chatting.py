@@ -51,8 +51,10 @@ class Chatty:
 
 
 @contextlib.contextmanager
-def chatty() -> Iterator[Chatty]:
-    """A running daemon; its folders are open to others, because workers of root's daemon run as nobody."""
+def chatty(config: str = "") -> Iterator[Chatty]:
+    """A running daemon, with more of its configuration; its folders are open to others, because workers of
+    root's daemon run as nobody.
+    """
     with tempfile.TemporaryDirectory() as name:
         base = Path(name)
         base.chmod(0o755)
@@ -71,7 +73,7 @@ def chatty() -> Iterator[Chatty]:
             front = f"---\nmodel: openai/x\nbase_url: {url}\neffects: [observe, reach, change]\n---\nBe.\n"
             for agent in ("test", "other", "third", "fourth"):
                 write(base / "etc" / "agent" / agent / "AGENT.md", front)
-            write(base / "etc" / "lightagentd.toml", '[worker]\nchange_agents = ["test"]\n')
+            write(base / "etc" / "lightagentd.toml", '[worker]\nchange_agents = ["test"]\n' + config)
             daemon.start()
             yield Chatty(daemon=daemon, folder=shared)
         finally:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.scripted_model import Answer, ScriptedModel, Stream, call, chunk, say
+from tests.scripted_model import DONE, Answer, ScriptedModel, Stream, call, chunk, say
 
 EVIL = (
     "evil \x1b]0;title\x07\x1b[2J\x1b[1;1H text \x1b]8;;http://evil.example\x07click\x1b]8;;\x07 "
@@ -50,6 +50,8 @@ def script(folder: Path) -> Any:
             return Stream(pieces=[chunk({"content": "A whole block.\n\nHalf a "})], hang=True)
         if "evil" in prompt:
             return say(EVIL)
+        if "cut at" in prompt:
+            return Stream(pieces=[chunk({"content": "So far"}), chunk({}, prompt.split()[2]), DONE])
         if "report" in prompt:
             return say(*MARKDOWN)
         return say(f"You said: {prompt}")

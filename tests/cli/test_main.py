@@ -251,6 +251,7 @@ def test_status_imports_nothing_heavy(scripted: ScriptedDaemon) -> None:
         "asyncio",
         "yaml",
         "lmdb",
+        "acp",
         "asyncvarlink",
         "prompt_toolkit",
         "unicodedata",

@@ -18,7 +18,7 @@ from tests.conftest import REPOSITORY
 from tests.scripted_daemon import ScriptedDaemon
 
 CASES = [
-    ("lactl a", {"agents", "approvals", "approve", "answer", "audit"}),
+    ("lactl a", {"acp", "agents", "approvals", "approve", "answer", "audit"}),
     ("lactl agents s", {"show", "start", "stop"}),
     ("lactl prompt o", {"ops", "other"}),
     ("lactl prompt --una", {"--unattended"}),

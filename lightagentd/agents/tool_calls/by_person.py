@@ -32,14 +32,15 @@ async def call_as_person(
     args: dict[str, Any],
     *,
     approver: Seat | None = None,
+    outside: bool = False,
     for_owner: int | None = None,
 ) -> AsyncGenerator[TurnEvent, None]:
     """Run one call of an agent for its caller; closing the generator cancels it.
 
     `approver` is where the caller's process runs, if they may answer approvals. Then a call that policy would
     ask about counts as approved by them, and is stored so. Otherwise it waits for somebody who may approve
-    it. `for_owner` is the uid that the worker runs the call for, if it is not the caller; policy and history
-    use the caller.
+    it. `outside`: text from outside may have chosen the call, which is judged so. `for_owner` is the uid that
+    the worker runs the call for, if it is not the caller; policy and history use the caller.
 
     Raises ToolNotFound and AgentNotRunning. A refused or failed call ends with an event of type error.
     """
@@ -50,7 +51,13 @@ async def call_as_person(
     stream = TurnStream(trace_id, SessionStream("", parts.history.redactor))
     watcher = stream.watch()
     results = Results(stream, parts.history.hurry)
-    origin = Origin(definition=lambda: parts.definition, owner=owner, approver=approver, for_owner=for_owner)
+    origin = Origin(
+        definition=lambda: parts.definition,
+        owner=owner,
+        approver=approver,
+        outside=outside,
+        for_owner=for_owner,
+    )
 
     async def run() -> Outcome:
         with within(agent=agent.name, owner=owner, trace_id=trace_id, session="", request_id=new_id("req")):

@@ -41,6 +41,8 @@ class Origin:
     turn: Turn | None = None
     approver: Seat | None = None
     """Where the process runs of the owner who made the call, if they may approve: it counts as approved."""
+    outside: bool = False
+    """Whether text from outside may have chosen a call that belongs to no turn, such as another's model."""
     for_owner: int | None = None
     """The uid that the worker takes the calls to be for, where that is not `owner`; no model chooses it."""
     own: Literal["", "check", "context"] = ""
@@ -104,7 +106,7 @@ class Origin:
     @property
     def tainted(self) -> bool:
         """Whether text from outside is in the session, or in one above it."""
-        return any(one.session is not None and one.session.record.tainted for one in self.line)
+        return self.outside or any(one.session and one.session.record.tainted for one in self.line)
 
     @property
     def plan(self) -> Literal["", "observe", "none"]:

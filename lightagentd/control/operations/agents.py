@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,26 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
         await self._access.admit(caller, Operation.INSPECT, agent=name)
         self._registry.get(name)
         return [described(tool) for tool in self._content.toolbox_of(name).tools.values()]
+
+    @method("UsableTools", returns="tools")
+    async def usable_tools(self, caller: Caller, name: str) -> list[api.Tool]:
+        """As Tools, with the actions alone that the agent may use now: without those that its definition, its
+        workers or policy rule out, whatever their arguments.
+        """
+        await self._access.admit(caller, Operation.INSPECT, agent=name)
+        definition, toolbox = (
+            self._registry.get(name).running_parts().definition,
+            self._content.toolbox_of(name),
+        )
+        functions = self._registry.shared.offers.allowed(
+            toolbox, definition, change=self._pool.has_change(name), plan="", child=False
+        )
+        usable = {function.name for function in functions}
+        kept = (
+            replace(tool, actions=tuple(one for one in tool.actions if one.function in usable))
+            for tool in toolbox.tools.values()
+        )
+        return [described(tool) for tool in kept if tool.actions]
 
     @method("Skills", returns="skills")
     async def skills(self, caller: Caller, name: str) -> list[api.Skill]:

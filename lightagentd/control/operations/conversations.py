@@ -78,12 +78,14 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
         schema: Any = None,
         stubs: Any = None,
         deliberate: bool | None = None,
+        becomes_current: bool = True,
     ) -> AsyncGenerator[api.TurnEvent, None]:
         """Prompt an agent and stream the turn. Without session the caller's current one with the agent goes
         on, or with new a fresh one begins. The turn goes on when the caller hangs up. With unattended nobody
         is asked for approvals: what would be asked for is refused. With outside the prompt holds text that
         the caller did not write himself, such as standard input: it taints the session. attachments follow
-        the text, each in a block of its own; they taint the session, too.
+        the text, each in a block of its own; they taint the session, too. The session becomes the caller's
+        current one, unless becomes_current is false.
 
         What follows is for this one turn, and never gives it more than the agent has. model is asked first,
         one that the agent or [models] of the configuration names. tools (TOOL or TOOL.ACTION, none when
@@ -99,15 +101,8 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
         model is asked.
         """
         caller = await self._admitted(caller, agent, session)
-        choice = await chosen(
-            model=model,
-            tools=tools,
-            effects=effects,
-            max_steps=max_steps,
-            schema=schema,
-            stubs=stubs,
-            deliberate=deliberate,
-        )
+        given: dict[str, Any] = {"model": model, "tools": tools, "effects": effects, "max_steps": max_steps}
+        choice = await chosen(**given, schema=schema, stubs=stubs, deliberate=deliberate)
         asked = Asked(
             prompt=self._composed(text, attachments or [], outside=outside),
             correlation_id=_checked_id(correlation_id),
@@ -115,7 +110,8 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
             outside=outside or bool(attachments),
             choice=choice,
         )
-        name, watcher = await uninterrupted(self._begin(caller, asked, agent, session, new=new))
+        begun = self._begin(caller, asked, agent, session, new=new, becomes_current=becomes_current)
+        name, watcher = await uninterrupted(begun)
         async with aclosing(watcher.events()) as events:
             async for event in events:
                 yield await self._access.for_caller(event, caller, name)
@@ -279,16 +275,16 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
         return agent.cancel(found)
 
     async def _begin(
-        self, caller: Caller, asked: Asked, agent: str, session: str, *, new: bool
+        self, caller: Caller, asked: Asked, agent: str, session: str, *, new: bool, becomes_current: bool
     ) -> tuple[str, Watcher]:
         """Begin the turn of a prompt; gives the agent's name, and the turn's events."""
         # A program that speaks for its owner does not move what they go on with themselves.
-        moves = not asked.unattended and caller.grant is None
+        becomes_current = becomes_current and not asked.unattended and caller.grant is None
         running, found = await self._session_for(
-            caller, agent, session, new=new, becomes_current=moves, choice=asked.choice
+            caller, agent, session, new=new, becomes_current=becomes_current, choice=asked.choice
         )
         owner = found.record.owner
-        named = bool(session) and moves and owner == caller.uid and not found.is_current
+        named = bool(session) and becomes_current and owner == caller.uid and not found.is_current
         before = running.current_of(owner) if named else None
         turn = await running.ask(found, replace(asked, becomes_current=named))
         watcher = turn.stream.watch()

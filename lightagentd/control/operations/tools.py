@@ -60,10 +60,14 @@ class Tools(Operations, interface="org.lightagent1.Tools"):
 
     @stream("Call", returns="event", is_last=is_last_event)
     async def call(
-        self, caller: Caller, *, agent: str, tool: str, action: str, args: Any
+        self, caller: Caller, *, agent: str, tool: str, action: str, args: Any, outside: bool = False
     ) -> AsyncGenerator[api.TurnEvent, None]:
         """Call an action as an agent would, through policy, worker and history, without a model. args is an
         object.
+
+        A call that policy asks about counts as approved by a caller who may approve it. With outside it does
+        not: text that the caller did not write may have chosen it, such as another's model. Then it is judged
+        as in a tainted session, and waits until somebody has allowed it.
         """
         caller = await self._access.admit(caller, Operation.PROMPT, agent=agent)
         await self._access.check_open(caller)
@@ -71,8 +75,8 @@ class Tools(Operations, interface="org.lightagent1.Tools"):
         if not isinstance(args, dict):
             raise InvalidArgument("args must be an object.", field="args")
         running = self._registry.get(agent)
-        approver = await self._access.approver(caller, agent)
-        called = call_as_person(running, caller.uid, tool, action, args, approver=approver)
+        approver = None if outside else await self._access.approver(caller, agent)
+        called = call_as_person(running, caller.uid, tool, action, args, approver=approver, outside=outside)
         async with aclosing(called) as events:
             async for event in events:
                 yield await self._access.for_caller(event, caller, running.name)

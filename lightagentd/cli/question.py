@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
-import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,53 +27,22 @@ from lightagentd.cli.terminal import (
     RED,
     Styled,
     clean,
-    escaped,
     is_terminal,
     style,
 )
 from lightagentd.cli.when import moment
 from lightagentd.client.blocking import Client
 from lightagentd.errors import InvalidArgument, LightagentError, PermissionDenied
+from lightagentd.text.readable import LONG_CHARS, LONG_LINES
+from lightagentd.text.readable import visible as visible  # others find it here
+from lightagentd.text.readable import warnings as warnings
 
-_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
-"""Categories of Unicode whose characters act on a terminal, or are not seen there."""
-_BLANK = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
-)
-"""Letters and marks that are not seen either (Default_Ignorable_Code_Point, and an empty braille cell)."""
-_RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})
-"""Bidirectional classes whose characters have a terminal show what stands around them in another order."""
 ALLOW = "Allow it, once? [y/N] "
 AUTHENTICATED = "Allow it, once? An administrator must authenticate then. [y/N] "
 HOW = "y allows it; n refuses it, and the agent reads what you write behind the n; v shows all of it."
 NO_DECISION = "Answer y to allow it, or n to refuse it."
-LONG_LINES, LONG_CHARS = 20, 1500
-"""A text with more than that may have its most important part out of sight when the question comes."""
 _HEAD, _TAIL = 12, 4
 """So many lines of a folded text are shown."""
-_MANY_BLANKS = 40
-_LOOKS_LATIN = re.compile(
-    "[\u0391\u0392\u0395-\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7\u03b1\u03b3\u03b9\u03ba\u03bd"
-    "\u03bf\u03c1\u03c5\u03f2\u0405\u0406\u0408\u0410\u0412\u0415\u041a\u041c-\u041e\u0420-\u0423\u0425\u0430\u0435"
-    "\u043a\u043c\u043e\u0440-\u0443\u0445\u0455\u0456\u0458\u0475\u04ae\u04af\u04bb\u04cf\u0501\u051b\u051d\u0570\u0578"
-    "\u057d\u0585]"
-)
-"""Greek, Cyrillic and Armenian letters that a reader takes for Latin ones (UTS #39, confusables)."""
-
-
-def visible(text: str) -> str:
-    """The text with all characters visible; line breaks and tabs stay."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(_visible(char) for char in text)
-
-
-def _visible(char: str) -> str:
-    seen = unicodedata.category(char) not in _UNSEEN and not _BLANK.match(char)
-    if char in " \n\t" or (seen and unicodedata.bidirectional(char) not in _RIGHT_TO_LEFT):
-        return char
-    return escaped(char)
-
 
 REQUESTS = ("approval_requested", "input_requested")
 """The turn events that ask a person something."""
@@ -129,37 +96,6 @@ def _input_lines(found: dict[str, Any]) -> list[Styled]:
         lines.append(_joined(style(f"  {number}) ", DIM), " ".join(visible(choice).split())))
     lines.append(style(f"It can be answered until {moment(found['expires_us'])}.", DIM))
     return lines
-
-
-def warnings(arguments: dict[str, Any]) -> list[str]:
-    """Easily overlooked parts of the arguments, as sentences; they come last, next to the question."""
-    found = []
-    for name, value in arguments.items():
-        text = value if isinstance(value, str) else dump(value)
-        shown, lines = visible(name), text.count("\n") + 1
-        if lines > LONG_LINES or len(text) > LONG_CHARS:
-            found.append(f"Read all of it: {shown} has {lines} lines and {len(text)} characters.")
-        if re.search(rf"[ \t]{{{_MANY_BLANKS}}}|(?:\n[ \t]*){{10}}", text):
-            found.append(f"Look closely: in {shown} something stands behind many blanks or empty lines.")
-        if mixed := [word for word in re.findall(r"\w+", text) if _misleads(word)]:
-            letters = sorted({char for word in mixed for char in word if not _is_latin(char)})
-            names = ", ".join(f"U+{ord(char):04X} {unicodedata.name(char, '')}" for char in letters[:5])
-            found.append(f"Look closely: in {shown} a word has letters that only look like others: {names}.")
-    return found
-
-
-def _misleads(word: str) -> bool:
-    """Whether a word has letters of several scripts, or wholly of those that look like Latin ones."""
-    letters = [char for char in word if char.isalpha()]
-    if any(char.isascii() for char in letters):
-        return not all(_is_latin(char) for char in letters)
-    return any(not _is_latin(char) for char in letters) and all(
-        _LOOKS_LATIN.match(char) or unicodedata.normalize("NFKC", char).isascii() for char in letters
-    )
-
-
-def _is_latin(char: str) -> bool:
-    return not char.isalpha() or char.isascii() or unicodedata.name(char, "").startswith("LATIN ")
 
 
 def how_to_answer(found: dict[str, Any], program: str = "lactl ") -> str:

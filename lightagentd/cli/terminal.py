@@ -10,6 +10,8 @@ import os
 import re
 import sys
 
+from lightagentd.text.readable import escaped
+
 _HELD_BACK_MAX = 256
 """A sequence that is still open after so many characters is shown as text, without its first character."""
 
@@ -57,12 +59,6 @@ def clean(text: str) -> str:
 
 def _harmless(text: str) -> str:
     return _UNSEEN.sub(lambda found: escaped(found[0]), _CONTROL.sub("", text))
-
-
-def escaped(char: str) -> str:
-    """A character as an escape, such as \\x1b or \\u200b."""
-    code = ord(char)
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
 
 
 def is_terminal() -> bool:

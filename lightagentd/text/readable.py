@@ -1,0 +1,83 @@
+"""Shows people text of others so that every character of it is seen, and says what is easily overlooked.
+
+A person who allows a call must read what would run. So nothing is removed: a character that a terminal would
+act on, or not show, is written as an escape such as \\x1b or \\u202e. Letters that are written from right to
+left are escapes too, because a terminal would reorder the text beside them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from typing import Any
+
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
+"""Categories of Unicode whose characters act on a terminal, or are not seen there."""
+_BLANK = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""Letters and marks that are not seen either (Default_Ignorable_Code_Point, and an empty braille cell)."""
+_RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})
+"""Bidirectional classes whose characters have a terminal show what stands around them in another order."""
+LONG_LINES, LONG_CHARS = 20, 1500
+"""A text with more than that may have its most important part out of sight when the question comes."""
+_MANY_BLANKS = 40
+_LOOKS_LATIN = re.compile(
+    "[\u0391\u0392\u0395-\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7\u03b1\u03b3\u03b9\u03ba\u03bd"
+    "\u03bf\u03c1\u03c5\u03f2\u0405\u0406\u0408\u0410\u0412\u0415\u041a\u041c-\u041e\u0420-\u0423\u0425\u0430\u0435"
+    "\u043a\u043c\u043e\u0440-\u0443\u0445\u0455\u0456\u0458\u0475\u04ae\u04af\u04bb\u04cf\u0501\u051b\u051d\u0570\u0578"
+    "\u057d\u0585]"
+)
+"""Greek, Cyrillic and Armenian letters that a reader takes for Latin ones (UTS #39, confusables)."""
+
+
+def escaped(char: str) -> str:
+    """A character as an escape, such as \\x1b or \\u200b."""
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+
+
+def visible(text: str) -> str:
+    """The text with all characters visible; line breaks and tabs stay."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_visible(char) for char in text)
+
+
+def _visible(char: str) -> str:
+    seen = unicodedata.category(char) not in _UNSEEN and not _BLANK.match(char)
+    if char in " \n\t" or (seen and unicodedata.bidirectional(char) not in _RIGHT_TO_LEFT):
+        return char
+    return escaped(char)
+
+
+def warnings(arguments: dict[str, Any]) -> list[str]:
+    """Easily overlooked parts of the arguments, as sentences; they come last, next to the question."""
+    found = []
+    for name, value in arguments.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        shown, lines = visible(name), text.count("\n") + 1
+        if lines > LONG_LINES or len(text) > LONG_CHARS:
+            found.append(f"Read all of it: {shown} has {lines} lines and {len(text)} characters.")
+        if re.search(rf"[ \t]{{{_MANY_BLANKS}}}|(?:\n[ \t]*){{10}}", text):
+            found.append(f"Look closely: in {shown} something stands behind many blanks or empty lines.")
+        if mixed := [word for word in re.findall(r"\w+", text) if _misleads(word)]:
+            letters = sorted({char for word in mixed for char in word if not _is_latin(char)})
+            names = ", ".join(f"U+{ord(char):04X} {unicodedata.name(char, '')}" for char in letters[:5])
+            found.append(f"Look closely: in {shown} a word has letters that only look like others: {names}.")
+    return found
+
+
+def _misleads(word: str) -> bool:
+    """Whether a word has letters of several scripts, or wholly of those that look like Latin ones."""
+    letters = [char for char in word if char.isalpha()]
+    if any(char.isascii() for char in letters):
+        return not all(_is_latin(char) for char in letters)
+    return any(not _is_latin(char) for char in letters) and all(
+        _LOOKS_LATIN.match(char) or unicodedata.normalize("NFKC", char).isascii() for char in letters
+    )
+
+
+def _is_latin(char: str) -> bool:
+    return not char.isalpha() or char.isascii() or unicodedata.name(char, "").startswith("LATIN ")

@@ -5,7 +5,8 @@ session, in a turn that nobody watches, or for other agents. `lightagentd.memory
 module picks the rule for a call. A recalled memory does not taint the session: a person wrote or promoted it,
 or it comes from an untainted conversation.
 
-A call outside of a turn is a person's own (`lactl tools call`), and its memory is kept as theirs.
+A call outside of a turn is a person's own (`lactl tools call`), and its memory is kept as theirs, unless
+text from outside may have chosen it.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ class Memory(Tool):
 
 def _limits(ctx: BuiltinContext, *, for_all: bool) -> tuple[bool, str]:
     """Whether an agent makes the call, and the reason if it may only propose."""
-    if ctx.origin.turn is None:
+    if ctx.origin.turn is None and not ctx.origin.outside:
         return False, ""
     if ctx.origin.tainted:
         return True, "there is text from outside in this conversation"

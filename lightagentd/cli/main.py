@@ -23,7 +23,7 @@ GROUPS = {
     "Decide": "approvals approve deny inputs answer policy undo panic",
     "Look back": "events history trace audit usage",
     "Assess": "eval rate",
-    "Agents and models": "agents kits triggers webhooks flows hooks models tools skills memory",
+    "Agents and models": "agents kits triggers webhooks flows hooks models tools mcp skills memory",
     "Machine": "top health changes snapshot status doctor config reload tokens help",
 }
 """The commands, as the help lists them."""

@@ -1,0 +1,98 @@
+"""Has a client's person answer what a call waits for: a form for an approval or an agent's question.
+
+The form of an approval shows all that would run, or is not shown: then the person has to look with lactl. The
+daemon decides whether the user who runs this server may answer, and takes the answer for the call that was
+shown and no other.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from lightagentd.errors import LightagentError
+from lightagentd.mcp_server.request import Connect
+from lightagentd.text.readable import visible, warnings
+
+_MOST_CHARS = 8000
+"""A longer question is not asked in a form: its end might be out of sight."""
+_AUTHENTICATE_S = 330.0
+"""Longer than the daemon waits for a person who authenticates."""
+
+
+def question_id(event: dict[str, Any]) -> str:
+    return str(event.get("approval") or event.get("input"))
+
+
+def form(event: dict[str, Any]) -> dict[str, Any] | None:
+    """The parameters of `elicitation/create` for an event that asks; None for what cannot be asked so."""
+    field: dict[str, Any]
+    if event["type"] == "approval_requested":
+        if not (event.get("may_answer") or event.get("must_authenticate")):
+            return None
+        name, text = "allow", _call_text(event)
+        field = {"type": "boolean", "title": "Allow it, once", "description": "Whether exactly this may run."}
+    else:
+        name, text = "answer", visible(event["question"])
+        field = {"type": "string", "title": "Answer"}
+        if event["choices"]:
+            field["enum"] = event["choices"]
+    if len(text) > _MOST_CHARS:
+        return None
+    schema = {"type": "object", "properties": {name: field}, "required": [name]}
+    return {"message": text, "requestedSchema": schema}
+
+
+def _call_text(event: dict[str, Any]) -> str:
+    args = event["args"] if isinstance(event["args"], dict) else {"arguments": event["args"]}
+    folder = {"in the folder": event["cwd"]} if event.get("cwd") else {}
+    lines = [f"May {visible(event['tool'])}.{visible(event['action'])} run? [{visible(event['effect'])}]"]
+    for name, value in (folder | args).items():
+        text = visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+        lines.append(f"  {visible(name)}: " + text.replace("\n", "\n    | "))
+    if event["preview"]:
+        lines += ["What it would do:", *(f"  {line}" for line in visible(event["preview"]).split("\n"))]
+    lines.append(f"Asked by the rule {visible(event['rule'])}: {visible(event['reason'])}")
+    lines += warnings(args)
+    if event.get("must_authenticate"):
+        lines.append("An administrator must authenticate then.")
+    return "\n".join(lines)
+
+
+def how_to_answer(event: dict[str, Any]) -> str:
+    """What a person can do about it without the client."""
+    name = question_id(event)
+    if event["type"] == "approval_requested":
+        call = f"{event['tool']}.{event['action']}"
+        return (
+            f"{call} did not run yet: it needs a person's approval. {event['reason']}\n"
+            f"Look: lactl approvals show {name}. Allow it: lactl approve {name}. Refuse it: lactl deny {name}"
+        )
+    return f"The agent asks: {event['question']}\nAnswer it with: lactl answer {name} TEXT"
+
+
+async def answer(connect: Connect, event: dict[str, Any], given: dict[str, Any]) -> str:
+    """Tell the daemon what the person said, an ElicitResult. Gives why it still waits, if it does."""
+    action, content = given.get("action"), given.get("content")
+    fields = content if isinstance(content, dict) else {}
+    client, name = connect(), question_id(event)
+    try:
+        if event["type"] == "approval_requested":
+            allowed = fields.get("allow")
+            if action == "accept" and allowed is True:
+                client.interactive = True
+                client.timeout_s = _AUTHENTICATE_S
+                async with client:
+                    await client.approvals_approve(approval=name, digest=event["digest"])
+                return ""
+            if action == "decline" or (action == "accept" and allowed is False):
+                async with client:
+                    await client.approvals_deny(approval=name)
+                return ""
+        elif action == "accept" and isinstance(text := fields.get("answer"), str) and text.strip():
+            async with client:
+                await client.inputs_answer(input=name, text=text)
+            return ""
+    except LightagentError as err:
+        return err.message
+    return "It was not answered."

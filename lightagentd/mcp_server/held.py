@@ -1,0 +1,105 @@
+"""A call or a prompt that runs in the daemon, which outlives the request that began it.
+
+When it waits for a person whom the client cannot ask, its request is answered with what the person can do.
+The call goes on waiting, and runs once it is allowed; the same request again, or the one that brings the
+person's answer, gets its result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import Any
+
+from lightagentd.errors import LightagentError
+from lightagentd.mcp_server.asking import question_id
+from lightagentd.mcp_server.request import Connect
+from lightagentd.mcp_server.telling import Telling
+from lightagentd.text.jsonrpc import Lost
+
+_STALE_S = 600.0
+"""After so long nobody who asks the same means this call."""
+
+
+class Held:
+    """Begin with `start`. It ends by itself, or with `stop`."""
+
+    def __init__(self, connect: Connect, method: str, parameters: dict[str, Any]) -> None:
+        self._connect, self._method, self._parameters = connect, method, parameters
+        self.teller: Telling | None = None
+        """That of the request that waits for it now."""
+        self.session = ""
+        self.end: dict[str, Any] | None = None
+        """Its last event, or its error in that form."""
+        self.report: dict[str, Any] = {}
+        """The last result of a call."""
+        self._questions: dict[str, dict[str, Any]] = {}
+        self._changed = asyncio.Event()
+        self._ended_s = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._follow())
+
+    @property
+    def question(self) -> dict[str, Any] | None:
+        """The event that asks what it waits for."""
+        return next(iter(self._questions.values()), None)
+
+    @property
+    def stale(self) -> bool:
+        return self.end is not None and time.monotonic() - self._ended_s > _STALE_S
+
+    async def change(self) -> None:
+        """Wait until it ends, or a question comes or goes."""
+        await self._changed.wait()
+        self._changed.clear()
+
+    async def stop(self, *, cancel: bool) -> None:
+        """End it: a call of a tool ends with its connection, a turn only if it is to be cancelled."""
+        if self._task is None or self._task.done():
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        if cancel and self.session:
+            with contextlib.suppress(LightagentError):
+                async with self._connect() as client:
+                    await client.sessions_cancel(session=self.session)
+
+    async def _follow(self) -> None:
+        try:
+            async with (
+                self._connect() as client,
+                contextlib.aclosing(client.stream(self._method, **self._parameters)) as replies,
+            ):
+                async for reply in replies:
+                    await self._take(reply["event"])
+        except LightagentError as err:
+            self._ended(err.to_dict())
+        if self.end is None:
+            self._ended({"code": "internal", "message": "The daemon sent no end of the call."})
+
+    async def _take(self, event: dict[str, Any]) -> None:
+        self.session = self.session or event.get("session") or ""
+        kind = event["type"]
+        if kind in ("approval_requested", "input_requested"):
+            self._questions[question_id(event)] = event
+            self._changed.set()
+        elif kind in ("approval_answered", "input_answered"):
+            self._questions.pop(question_id(event), None)
+            self._changed.set()
+        elif kind == "tool_result":
+            self.report = event
+        elif kind in ("done", "error"):
+            self._ended(event)
+        if self.teller is not None:
+            try:
+                await self.teller.tell(event)
+            except (OSError, Lost):
+                self.teller = None
+
+    def _ended(self, event: dict[str, Any]) -> None:
+        self.end, self._ended_s = event, time.monotonic()
+        self._questions.clear()
+        self._changed.set()

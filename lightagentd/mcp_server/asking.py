@@ -71,6 +71,17 @@ def how_to_answer(event: dict[str, Any]) -> str:
     return f"The agent asks: {event['question']}\nAnswer it with: lactl answer {name} TEXT"
 
 
+async def is_open(connect: Connect, event: dict[str, Any]) -> bool:
+    """Whether the daemon still waits for the answer: the event that says otherwise may be on its way. Raises
+    LightagentError.
+    """
+    name = question_id(event)
+    async with connect() as client:
+        if event["type"] == "approval_requested":
+            return (await client.approvals_get(approval=name))["approval"]["state"] == "waiting"
+        return (await client.inputs_get(input=name))["input"]["state"] == "waiting"
+
+
 async def answer(connect: Connect, event: dict[str, Any], given: dict[str, Any]) -> str:
     """Tell the daemon what the person said, an ElicitResult. Gives why it still waits, if it does."""
     action, content = given.get("action"), given.get("content")

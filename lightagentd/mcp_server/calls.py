@@ -15,7 +15,7 @@ from lightagentd.mcp_server import asking
 from lightagentd.mcp_server.held import Held
 from lightagentd.mcp_server.request import Connect, Request
 from lightagentd.mcp_server.telling import Telling
-from lightagentd.text.jsonrpc import INVALID_PARAMS, Peer, RpcError
+from lightagentd.text.jsonrpc import INVALID_PARAMS, Lost, Peer, RpcError
 
 ASK = "ask_agent"
 _IN_TURNS = {"agent", "flows", "human", "message", "plan", "tools", "skill_activate"}
@@ -79,11 +79,7 @@ class Calls:
     async def _call_of(self, name: str, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """The daemon's method for a call, and its parameters. Raises RpcError, InvalidArgument."""
         if name == ASK:
-            return "Sessions.Prompt", {
-                **_prompt(arguments, self._agent),
-                "outside": True,
-                "becomes_current": False,
-            }
+            return "Sessions.Prompt", _prompt(arguments, self._agent)
         if name not in self._actions:
             await self._tools()
         if name not in self._actions:
@@ -105,18 +101,19 @@ class Calls:
                 return _wants(question, params)
             if params and given is None:
                 given = await self._elicited(held, question, params)
-            if held.question is not question:
-                continue
-            why = "" if given is None else await asking.answer(self._connect, question, given)
-            if given is None or why:
+            told = given if isinstance(given, dict) else {}
+            why = "" if given is None else await asking.answer(self._connect, question, told)
+            left = (given is None or why) and await asking.is_open(self._connect, question)
+            if left and held.question is question:
                 return _waits(held, question, why)
-            await held.change()
+            while held.question is question:
+                await held.change()
         return _ended(held)
 
     async def _elicited(
         self, held: Held, question: dict[str, Any], params: dict[str, Any]
     ) -> dict[str, Any] | None:
-        """The client's answer; none if it fails, or if the question is answered elsewhere before."""
+        """The client's answer, empty if it fails; None if the question is answered elsewhere before."""
         asked = asyncio.create_task(self._peer.ask("elicitation/create", params))
         try:
             while held.question is question and not asked.done():
@@ -127,8 +124,8 @@ class Calls:
             if not asked.done():
                 return None
             found = await asked
-        except RpcError as err:
-            return {"action": f"failed: {err.message}"}
+        except (RpcError, Lost, OSError):
+            return {}
         finally:
             asked.cancel()
             await asyncio.gather(asked, return_exceptions=True)
@@ -185,7 +182,8 @@ def _prompt(arguments: dict[str, Any], agent: str) -> dict[str, Any]:
         raise InvalidArgument(
             f"{ASK} takes the texts prompt and, if it goes on with one, session.", field="prompt"
         )
-    return {"agent": agent, "text": text, **({"session": session} if session else {"new": True})}
+    where = {"session": session} if session else {"new": True}
+    return {"agent": agent, "text": text, "outside": True, "becomes_current": False, **where}
 
 
 def _wants(question: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
@@ -205,7 +203,7 @@ def _ended(held: Held) -> dict[str, Any]:
     """The CallToolResult of a call that has ended, with what the history knows it by."""
     end, report = held.end or {}, held.report
     if end.get("type") != "done":
-        return _failed(end)
+        return _failed({**end, "session": held.session})
     about = {"trace_id": end["trace_id"], "metadata": report.get("metadata") or {}}
     result: dict[str, Any] = {"content": [_text(end["text"])], "_meta": {"org.lightagent1/call": about}}
     if held.session:

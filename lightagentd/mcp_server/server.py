@@ -131,7 +131,8 @@ class Server:
                 raise RpcError(UNSUPPORTED_VERSION, "This protocol version is not spoken.", data)
             declared, level = meta.get(f"{PREFIX}clientCapabilities"), meta.get(f"{PREFIX}logLevel", "")
             if not isinstance(declared, dict) or (level and level not in LEVELS):
-                raise RpcError(INVALID_PARAMS, f"{PREFIX}clientCapabilities or logLevel is missing or wrong.")
+                why = f"{PREFIX}clientCapabilities or logLevel is missing or wrong."
+                raise RpcError(INVALID_PARAMS, why, {"supported": [MODERN]})
             capabilities = declared
         return Request(
             id=message.id,

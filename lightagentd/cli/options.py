@@ -110,8 +110,9 @@ class Group(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """With the whole first sentence of each: click cuts it to one line."""
-        with formatter.section("Commands"):
-            self.write_commands(ctx, formatter, self.list_commands(ctx))
+        if names := self.list_commands(ctx):
+            with formatter.section("Commands"):
+                self.write_commands(ctx, formatter, names)
 
     def write_commands(self, ctx: click.Context, formatter: click.HelpFormatter, names: list[str]) -> None:
         width = max(map(len, self.list_commands(ctx)))

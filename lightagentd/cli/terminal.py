@@ -10,7 +10,7 @@ import os
 import re
 import sys
 
-from lightagentd.text.readable import escaped
+from lightagentd.text.visible import escaped
 
 _HELD_BACK_MAX = 256
 """A sequence that is still open after so many characters is shown as text, without its first character."""

@@ -12,6 +12,8 @@ import re
 import unicodedata
 from typing import Any
 
+from lightagentd.text.visible import escaped
+
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
 """Categories of Unicode whose characters act on a terminal, or are not seen there."""
 _BLANK = re.compile(
@@ -30,12 +32,6 @@ _LOOKS_LATIN = re.compile(
     "\u057d\u0585]"
 )
 """Greek, Cyrillic and Armenian letters that a reader takes for Latin ones (UTS #39, confusables)."""
-
-
-def escaped(char: str) -> str:
-    """A character as an escape, such as \\x1b or \\u200b."""
-    code = ord(char)
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
 
 
 def visible(text: str) -> str:

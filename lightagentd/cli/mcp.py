@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+
 import click
 
 from lightagentd.cli.options import CALL_TIMEOUT_S, Group, Settings, agent_names
+from lightagentd.cli.output import warn
 
 
 class _Serving(Group):
@@ -28,8 +32,9 @@ def command(context: click.Context, agent: str) -> None:
     """Serve an agent's tools to a program that speaks the Model Context Protocol.
 
     Such a program starts this command itself, and talks with it on standard input and output. Its calls go
-    through policy, approvals and history. Nothing changes the system until a person has allowed it: where the
-    program can ask you, it does; else its result names the lactl approve that it waits for.
+    through policy, approvals and history, as text from outside: what changes the system waits until a person
+    has allowed it. Where the program can ask you, it does; else the result of its call names the lactl
+    approve that it waits for.
     """
     if context.invoked_subcommand is not None:
         return
@@ -39,4 +44,7 @@ def command(context: click.Context, agent: str) -> None:
     from lightagentd.mcp_server.stdio import serve
 
     settings = context.ensure_object(Settings)
+    if sys.stdin.isatty():
+        warn("A program starts this and writes a message a line; end it with Ctrl-D.")
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a client that has gone ends what runs for it, in order
     asyncio.run(serve(lambda: AsyncClient(settings.socket or None, timeout_s=CALL_TIMEOUT_S), agent))

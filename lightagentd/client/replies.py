@@ -113,6 +113,7 @@ TriggerQuestion = TypedDict("TriggerQuestion", {"question": str, "prompt": str, 
 QuestionReply = TypedDict("QuestionReply", {"question": TriggerQuestion})
 Fired = TypedDict("Fired", {"fired": int, "coalesced": int, "limited": int, "refused": int, "missed": int})
 CountsReply = TypedDict("CountsReply", {"counts": Fired})
+NumberReply = TypedDict("NumberReply", {"number": str})
 Followed = TypedDict("Followed", {"name": str, "position": str})
 TriggerAnswer = TypedDict("TriggerAnswer", {"firing": str, "trigger": str, "agent": str, "session": str,
         "trace_id": str, "text": str, "code": str, "refused": list[str], "duration_ms": int})

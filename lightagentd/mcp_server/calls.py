@@ -106,8 +106,7 @@ class Calls:
             left = (given is None or why) and await asking.is_open(self._connect, question)
             if left and held.question is question:
                 return _waits(held, question, why)
-            while held.question is question:
-                await held.change()
+            await held.until_over(question)
         return _ended(held)
 
     async def _elicited(
@@ -115,12 +114,9 @@ class Calls:
     ) -> dict[str, Any] | None:
         """The client's answer, empty if it fails; None if the question is answered elsewhere before."""
         asked = asyncio.create_task(self._peer.ask("elicitation/create", params))
+        over = asyncio.create_task(held.until_over(question))
         try:
-            while held.question is question and not asked.done():
-                changed = asyncio.create_task(held.change())
-                await asyncio.wait([asked, changed], return_when=asyncio.FIRST_COMPLETED)
-                changed.cancel()
-                await asyncio.gather(changed, return_exceptions=True)
+            await asyncio.wait([asked, over], return_when=asyncio.FIRST_COMPLETED)
             if not asked.done():
                 return None
             found = await asked
@@ -128,7 +124,8 @@ class Calls:
             return {}
         finally:
             asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
+            over.cancel()
+            await asyncio.gather(asked, over, return_exceptions=True)
         return found if isinstance(found, dict) else {}
 
     async def _tools(self) -> list[dict[str, Any]]:

@@ -56,6 +56,11 @@ class Held:
         await self._changed.wait()
         self._changed.clear()
 
+    async def until_over(self, question: dict[str, Any]) -> None:
+        """Wait until it does not wait for this answer any more."""
+        while self.question is question:
+            await self.change()
+
     async def stop(self, *, cancel: bool) -> None:
         """End it: a call of a tool ends with its connection, a turn only if it is to be cancelled."""
         if self._task is None or self._task.done():

@@ -17,7 +17,12 @@ class Talk:
     """Talks with a server in this process; `capabilities` are the client's. Leave it to close the server."""
 
     def __init__(
-        self, socket: str, *, modern: bool = False, capabilities: dict[str, Any] | None = None
+        self,
+        socket: str,
+        *,
+        agent: str = "ops",
+        modern: bool = False,
+        capabilities: dict[str, Any] | None = None,
     ) -> None:
         self.modern, self._capabilities = modern, capabilities or {}
         self.sent: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -27,7 +32,7 @@ class Talk:
         async def send(data: bytes) -> None:
             self.sent.put_nowait(json.loads(data))
 
-        self.server = Server(lambda: AsyncClient(socket, timeout_s=60), "ops", send)
+        self.server = Server(lambda: AsyncClient(socket, timeout_s=60), agent, send)
 
     async def __aenter__(self) -> Talk:
         if not self.modern:

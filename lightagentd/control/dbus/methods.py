@@ -68,9 +68,9 @@ class Method:
 
     @property
     def in_signatures(self) -> tuple[str, ...]:
-        """What a call may have: where a handle_token is the only option, also no options at all."""
+        """What a call may have; that of a stream also no options: some had only a handle_token once."""
         without = "".join(self.required.values())
-        return (self.in_signature, without) if self.optional.keys() == {HANDLE} else (self.in_signature,)
+        return (self.in_signature, without) if HANDLE in self.optional else (self.in_signature,)
 
     @property
     def out_signature(self) -> str:

@@ -74,7 +74,7 @@ async def test_the_caller_knows_the_path_before_the_call(bus: tuple[Daemon, Bus]
             await other.call(NAME, path, *INTROSPECT)
 
 
-async def test_every_stream_has_it_and_those_without_other_options_need_none(bus: tuple[Daemon, Bus]) -> None:
+async def test_every_stream_has_it_and_needs_no_options(bus: tuple[Daemon, Bus]) -> None:
     _, client = bus
     stat = Variant("a{sv}", {"path": Variant("s", "/etc/hostname")})
     call_tool = ("talker", "file", "stat", stat)

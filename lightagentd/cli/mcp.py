@@ -1,31 +1,18 @@
-"""`lactl mcp`: an agent as a server of the Model Context Protocol, on standard input and output."""
+"""`lactl mcp`: an agent as a server of the Model Context Protocol."""
 
 from __future__ import annotations
 
-import signal
-import sys
-
 import click
 
-from lightagentd.cli.options import CALL_TIMEOUT_S, Group, Settings, agent_names
-from lightagentd.cli.output import warn
+from lightagentd.cli.mcp_serving import Serving, serve
+from lightagentd.cli.options import Settings, agent_names
+
+_AGENT = "Whose tools."
 
 
-class _Serving(Group):
-    """It serves when no command is named."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return click.Group.parse_args(self, ctx, args)
-
-
-@click.group("mcp", cls=_Serving, invoke_without_command=True)
+@click.group("mcp", cls=Serving, invoke_without_command=True)
 @click.option(
-    "--agent",
-    metavar="AGENT",
-    default="ops",
-    show_default=True,
-    shell_complete=agent_names,
-    help="Whose tools.",
+    "--agent", metavar="AGENT", default="ops", show_default=True, shell_complete=agent_names, help=_AGENT
 )
 @click.pass_context
 def command(context: click.Context, agent: str) -> None:
@@ -36,15 +23,5 @@ def command(context: click.Context, agent: str) -> None:
     has allowed it. Where the program can ask you, it does; else the result of its call names the lactl
     approve that it waits for.
     """
-    if context.invoked_subcommand is not None:
-        return
-    import asyncio
-
-    from lightagentd.client.aio import AsyncClient
-    from lightagentd.mcp_server.stdio import serve
-
-    settings = context.ensure_object(Settings)
-    if sys.stdin.isatty():
-        warn("A program starts this and writes a message a line; end it with Ctrl-D.")
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a client that has gone ends what runs for it, in order
-    asyncio.run(serve(lambda: AsyncClient(settings.socket or None, timeout_s=CALL_TIMEOUT_S), agent))
+    if context.invoked_subcommand is None:
+        serve(context.ensure_object(Settings), agent)

@@ -34,6 +34,7 @@ PROGRAMS = {
 SPAWNING = re.compile(r"\bsubprocess\.\w+\(|create_subprocess_|os\.(?:fork|posix_spawn|exec[lv]\w*)\(")
 SPAWNERS = {
     "cli.authorize",  # polkit's text agent, beside lactl
+    "client.remote",  # ssh, with the configuration of whoever runs lactl
     "cli.journal_output",  # journalctl, with the rights of whoever runs lactl
     "doctor.sandbox_probe",  # the attacks, from inside a sandbox
     "events.backup.stored",  # a child with the rights of the store's owner

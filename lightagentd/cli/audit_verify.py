@@ -158,6 +158,8 @@ def _expected(values: tuple[str, ...]) -> Iterator[tuple[int, str]]:
 
 def _reads_itself(settings: Settings) -> bool:
     """Whether lactl reads the store itself: on request, or if it may and no other daemon was named."""
+    if settings.host:
+        return False
     if settings.store or settings.state_dir or os.environ.get("LIGHTAGENT_STATE_DIR"):
         return True
     if settings.socket or os.environ.get("LIGHTAGENT_SOCKET"):

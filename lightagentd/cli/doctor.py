@@ -68,7 +68,7 @@ def _found(settings: Settings, agent: str | None, *, reach: bool) -> dict[str, A
     from pathlib import Path
 
     from lightagentd.doctor import Running, look
-    from lightagentd.doctor.finding import merged
+    from lightagentd.doctor.finding import merged, not_tried
 
     status, problem = _status(settings)
     inside: dict[str, Any] = {"workers": [], "checks": []}
@@ -84,11 +84,13 @@ def _found(settings: Settings, agent: str | None, *, reach: bool) -> dict[str, A
     elif agent is not None and problem is not None:
         raise problem  # its sandboxes are what was asked for
     running = None if status is None else Running(pid=status["pid"], seq=status["history"]["events"])
-    socket = settings.socket or socket_path()
-    outside = [
-        *_daemon(status, refused),
-        *asyncio.run(look(_paths(socket), running, socket=Path(socket), reach=reach)),
-    ]
+    outside = _daemon(status, refused)
+    if settings.host:
+        there = f"Run it there: ssh {settings.host} lactl doctor"
+        outside.append(not_tried("daemon", "what is seen from outside", "it is another machine", there))
+    else:
+        socket = settings.socket or socket_path()
+        outside += asyncio.run(look(_paths(socket), running, socket=Path(socket), reach=reach))
     known = [_finding(each) for each in inside["checks"]]
     checks = merged(known, outside)
     findings = [*(asdict(each) for each in checks), *_of_workers(inside)]

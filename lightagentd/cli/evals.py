@@ -437,4 +437,4 @@ def _whole(settings: Settings, run: str) -> str:
 def _connect(settings: Settings) -> Connect:
     from lightagentd.client.aio import AsyncClient
 
-    return lambda: AsyncClient(settings.socket or None, timeout_s=60)
+    return lambda: AsyncClient(settings.place, timeout_s=60)

@@ -13,10 +13,12 @@ from lightagentd.cli.terminal import columns, is_terminal
 EXIT_CODES = "exit-codes"
 NOTHING_FOUND = 4
 TRIALS_FAILED = 82
+HOSTS_FAILED = 83
 OWN_STATUSES = (
     (0, "ok", "All went well."),
     (NOTHING_FOUND, "nothing_found", "The answer is that what was asked about by name is not there."),
     (TRIALS_FAILED, "trials_failed", "Not all trials of an assessment passed."),
+    (HOSTS_FAILED, "hosts_failed", "Not all hosts of --hosts did what was asked."),
     (2, "usage", "The command line is wrong; nothing was done."),
 )
 """Exit statuses that are no errors of the daemon's: status, code, meaning."""

@@ -12,9 +12,23 @@ from typing import Any
 import click
 
 from lightagentd import __version__
-from lightagentd.cli.options import STORED_INSTEAD, USAGE_STATUS, Group, Settings
+from lightagentd.cli.options import (
+    NOT_UNDERSTOOD,
+    STORED_INSTEAD,
+    USAGE_STATUS,
+    Group,
+    Settings,
+    not_understood,
+)
 from lightagentd.cli.output import dump, warn
-from lightagentd.errors import DaemonUnreachable, InvalidArgument, LightagentError, StorageError
+from lightagentd.errors import (
+    AuthorizationRequired,
+    DaemonUnreachable,
+    InvalidArgument,
+    LightagentError,
+    StorageError,
+)
+from lightagentd.host import users
 
 INTERRUPTED_STATUS = 130
 
@@ -24,7 +38,7 @@ GROUPS = {
     "Look back": "events history trace audit usage",
     "Assess": "eval rate",
     "Agents and models": "agents kits triggers webhooks flows hooks models tools mcp skills memory",
-    "Machine": "top health changes snapshot status doctor config reload tokens help",
+    "Machine": "top health changes snapshot status doctor config reload bridge tokens help",
 }
 """The commands, as the help lists them."""
 _IN_ANOTHER = {
@@ -74,8 +88,9 @@ def lactl() -> None:
       lactl agents list                           which agents are there?
       lactl events --follow                       what do they do just now?
 
-    Every command takes --json and --socket. In a pipe the output is one line for each thing, with tabs
-    between the columns. 'lactl help exit-codes' lists the exit statuses.
+    Every command takes --json, --socket, and --host for the daemon of another machine. In a pipe the output
+    is one line for each thing, with tabs between the columns. 'lactl help exit-codes' lists the exit
+    statuses.
 
     Without a language model agents answer what 'lactl skills list' shows; 'lactl models' is about models.
     """
@@ -84,6 +99,7 @@ def lactl() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return the exit status. Errors are reported on standard error."""
     settings = Settings()
+    users.tell_numbers(False)
     if "_LACTL_COMPLETE" in os.environ:  # a shell asks for completions
         importlib.import_module("lightagentd.cli.completion")
         settings.ask_password = False
@@ -98,7 +114,7 @@ def run(arguments: Sequence[str]) -> int:
     except click.exceptions.Abort:
         return INTERRUPTED_STATUS
     except LightagentError as err:
-        if isinstance(err, DaemonUnreachable) and settings.may_be_stored:
+        if isinstance(err, DaemonUnreachable) and settings.may_be_stored and not settings.host:
             err.suggestion = f"{err.suggestion}\n{STORED_INSTEAD}".strip()
         _report(err, settings)
         return err.exit_status
@@ -106,10 +122,19 @@ def run(arguments: Sequence[str]) -> int:
         failed = StorageError(f"The output cannot be written: {err.strerror or err}.")
         _report(failed, settings)
         return failed.exit_status
+    except NOT_UNDERSTOOD as err:
+        if not settings.host:
+            raise
+        strange = not_understood(settings.host, err)
+        _report(strange, settings)
+        return strange.exit_status
     return status if isinstance(status, int) else 0
 
 
 def _report(err: LightagentError, settings: Settings) -> None:
+    err.suggestion = settings.there(err.suggestion)
+    if settings.host and isinstance(err, AuthorizationRequired):
+        err.suggestion = f"A password can only be asked for on that machine: ssh -t {settings.host} lactl …"
     if settings.json:
         sys.stderr.write(dump({"error": err.to_dict()}) + "\n")
     else:

@@ -5,22 +5,32 @@ The `Settings` of one run of lactl are made in `main.run` and handed down by cli
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from lightagentd.cli.authorize import AskingClient
 from lightagentd.client.blocking import Client
-from lightagentd.errors import LightagentError
+from lightagentd.errors import LightagentError, MalformedMessage
+from lightagentd.host import users
+
+if TYPE_CHECKING:
+    from lightagentd.client.remote import Remote
 
 USAGE_STATUS = 2
 _SENTENCE = 1000
 """Characters, more than any first sentence of a help has."""
 STORED_INSTEAD = "Or read the store itself, which needs no daemon: add --stored."
 """For a command that has that option and finds no daemon; nothing falls back to it by itself."""
+NOT_UNDERSTOOD = (LookupError, TypeError, ValueError, AttributeError, AssertionError, RecursionError)
+"""What code raises that reads an answer of another shape, as the daemon of another host may give it."""
+_SHOWN_CHARS = 100
 CALL_TIMEOUT_S = 60.0
 """How long an ordinary operation may take before lactl gives up; long ones name their own."""
 
@@ -37,19 +47,61 @@ class Settings:
     may_be_stored: bool = False
     """Whether the command has an option for that."""
     state_dir: str = ""
+    host: str = ""
+    """The machine whose daemon is meant, as ssh takes it; empty for this one."""
+    hosts: tuple[str, ...] = ()
+    """Several of them; see `cli.several`."""
 
     def client(self, timeout_s: float | None = CALL_TIMEOUT_S) -> Client:
-        """A client for the socket that was named, not yet connected."""
+        """A client for the socket or host that was named, not yet connected."""
         if self.store is not None:
             return self.store(self)
+        if self.host:  # polkit's agent would be asked there, and the terminal is here
+            return Client(self.place, timeout_s=timeout_s)
         kind = AskingClient if self.ask_password else Client
-        return kind(self.socket or None, timeout_s=timeout_s)
+        return kind(self.place, timeout_s=timeout_s)
+
+    @property
+    def place(self) -> str | Remote | None:
+        """Where the daemon is, as clients take it. Raises UsageError for several hosts."""
+        if self.hosts:
+            raise click.UsageError("This takes one host: --host HOST. With --hosts go: prompt, status.")
+        return self._remote if self.host else self.socket or None
+
+    @cached_property
+    def _remote(self) -> Remote:
+        from lightagentd.client.remote import Remote
+
+        return Remote(host=self.host, socket=self.socket, may_ask=self.ask_password)
+
+    def uid(self) -> int:
+        """The user that the daemon sees: on another host, the one who logs in there."""
+        if not self.host:
+            return os.geteuid()
+        if self._remote.uid is None:
+            with self.client():
+                pass
+        assert self._remote.uid is not None
+        return self._remote.uid
+
+    def there(self, text: str) -> str:
+        """A text for a person, whose commands of lactl go to the host that is meant."""
+        return re.sub(r"\blactl (?=[a-z])", f"lactl --host {self.host} ", text) if self.host else text
 
     def call(self, method: str, /, *, timeout_s: float | None = CALL_TIMEOUT_S, **parameters: Any) -> Any:
         """Make one call on a connection of its own and return the one parameter of its reply, or None."""
         with self.client(timeout_s) as client:
             reply = client.call(method, **parameters)
         return next(iter(reply.values()), None)
+
+
+def not_understood(host: str, err: Exception) -> MalformedMessage:
+    """The error for an answer of another host that lacks what it should have."""
+    why = f"{type(err).__name__}: {str(err)[:_SHOWN_CHARS]}"
+    return MalformedMessage(
+        f"{host} answered what this lactl does not understand: {why}.",
+        suggestion="Check that lactl and the lightagentd there have the same version.",
+    )
 
 
 def setting(name: str, *, off: bool = False) -> dict[str, Any]:
@@ -62,14 +114,59 @@ def setting(name: str, *, off: bool = False) -> dict[str, Any]:
     return {"expose_value": False, "callback": fill}
 
 
+def _set_host(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is None:
+        return
+    from lightagentd.cli.places import hosts_of
+    from lightagentd.client.remote import wrong_host
+
+    settings = context.ensure_object(Settings)
+    if parameter.name == "hosts":
+        settings.hosts = hosts_of(value)
+    elif why := wrong_host(value):
+        raise click.UsageError(f"{why}.", context)
+    else:
+        settings.host = value
+    users.tell_numbers(True)
+    if settings.host and settings.hosts:
+        raise click.UsageError("--host and --hosts cannot be used together.", context)
+
+
+def _host_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """Hosts of the user's configuration, and for --hosts its groups."""
+    from lightagentd.cli.places import groups
+
+    try:
+        found = groups()
+    except LightagentError:
+        return []
+    names = {host for hosts in found.values() for host in hosts}
+    names |= set(found if parameter.name == "hosts" else ())
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
 def _common() -> list[click.Parameter]:
     socket = "The daemon's socket, instead of $LIGHTAGENT_SOCKET or the usual place."
     never = "Fail instead of asking for a password on the terminal."
+    host = "The daemon of another machine, through ssh: [USER@]HOST."
+    several = "Ask several at once: hosts and groups of hosts, with commas. For prompt and status."
+    elsewhere: dict[str, Any] = {"expose_value": False, "callback": _set_host, "shell_complete": _host_names}
     return [
         click.Option(["--json"], is_flag=True, **setting("json"), help="Print JSON."),
         click.Option(["--socket"], metavar="PATH", shell_complete=files, **setting("socket"), help=socket),
+        click.Option(["--host"], metavar="HOST", **elsewhere, help=host),
+        click.Option(["--hosts"], metavar="HOST,...", **elsewhere, help=several),
         click.Option(["--no-ask-password"], is_flag=True, **setting("ask_password", off=True), help=never),
     ]
+
+
+def _check_place(context: click.Context) -> None:
+    """Raises UsageError for a command that cannot work on another host."""
+    settings = context.ensure_object(Settings)
+    if settings.host or settings.hosts:
+        from lightagentd.cli.places import check_place
+
+        check_place(context, settings)
 
 
 class Command(click.Command):
@@ -78,6 +175,10 @@ class Command(click.Command):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params = [*self.params, *_common()]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        _check_place(ctx)
+        return super().invoke(ctx)
 
 
 class Group(click.Group):
@@ -133,6 +234,10 @@ class Listing(Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return click.Group.parse_args(self, ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        _check_place(ctx)
+        return super().invoke(ctx)
+
 
 def lists(context: click.Context) -> bool:
     """Whether a `Listing` is to list, because no command of it is named.
@@ -183,7 +288,7 @@ def _listed(context: click.Context, method: str, **parameters: Any) -> list[dict
     settings = context.ensure_object(Settings)
     settings.ask_password = False
     try:
-        return list(settings.call(method, timeout_s=1.0, **parameters))
+        return list(settings.call(method, timeout_s=4.0 if settings.host else 1.0, **parameters))
     except LightagentError:
         return []
 

@@ -70,6 +70,9 @@ def _otherwise(settings: Settings, busy: LightagentError, reason: str | None) ->
     """Stop a daemon that does not answer on its socket, and say how. The counts are None after a signal.
     Raises the error of the socket when no other way leads to the daemon, TimedOut.
     """
+    if settings.host:
+        busy.suggestion = f"Stop it there, as root: ssh {settings.host} {SIGNAL}"
+        raise busy
     path = settings.socket or socket_path()
     try:
         if kind := _bus_of(path):

@@ -59,7 +59,7 @@ def command(
     show_reasoning: bool,
     quiet: bool,
     **options: Any,
-) -> None:
+) -> int:
     """Ask AGENT something and watch it work.
 
     Standard input is read too when it is not a terminal: alone it is the prompt, with TEXT it follows the
@@ -88,23 +88,22 @@ def command(
     --model, --tools, --effects, --max-steps and --schema are for this one turn, and only take away: from the
     agents that it asks, too. With --schema the answer is JSON that fits FILE; --json tells what it cost.
 
+    With --hosts several machines are asked at once, each for --timeout or 300 seconds, and a table says how
+    each ended; the answers follow. A turn that waits for a person is left waiting.
+
     SESSION is an id, the beginning of one, or the name of an agent for your current session with it. The
     exit status is 4 when a skill answers that what TEXT names, such as a unit, is not there.
     """
     _check(new_in_session=new and bool(session), timeout_without_wait=not wait and timeout_s is not None)
-    parameters = {
-        "agent": agent,
-        **_asked(text, files),
-        "session": whole_session(settings, session) if session else None,
-        "new": new or None,
-        "unattended": unattended or None,
-        **chosen(**options),
-    }
-    if wait:
-        shows = {"quiet": quiet, "thoughts": show_reasoning, "raw": options["schema_file"] is not None}
-        end_with(watch(settings, "Sessions.Prompt", parameters, timeout_s=timeout_s, **shows))
-    else:
-        _send(settings, parameters, quiet=quiet)
+    parameters = {"agent": agent, **_asked(text, files), "new": new or None, "unattended": unattended or None}
+    parameters["session"] = whole_session(settings, session) if session else None
+    parameters |= chosen(**options)
+    if settings.hosts:
+        return _several(settings, parameters, timeout_s, alone=not wait or show_reasoning or quiet)
+    if not wait:
+        return _send(settings, parameters, quiet=quiet)
+    shows = {"quiet": quiet, "thoughts": show_reasoning, "raw": options["schema_file"] is not None}
+    return end_with(watch(settings, "Sessions.Prompt", parameters, timeout_s=timeout_s, **shows))
 
 
 def _asked(text: tuple[str, ...], files: tuple[str, ...]) -> dict[str, Any]:
@@ -120,7 +119,16 @@ def _check(*, new_in_session: bool, timeout_without_wait: bool) -> None:
         raise click.UsageError("--no-wait and --timeout cannot be used together.")
 
 
-def _send(settings: Settings, parameters: dict[str, Any], *, quiet: bool) -> None:
+def _several(settings: Settings, parameters: dict[str, Any], timeout_s: float | None, *, alone: bool) -> int:
+    """Ask several hosts; `alone` says that an option is given that only one can have."""
+    if alone:
+        raise click.UsageError("--hosts goes without --session, --no-wait, --show-reasoning and --quiet.")
+    from lightagentd.cli import several  # only here: it imports asyncio
+
+    return several.prompt(settings, parameters, timeout_s)
+
+
+def _send(settings: Settings, parameters: dict[str, Any], *, quiet: bool) -> int:
     """Prompt, and say where the turn is; its first event comes when the prompt is stored."""
     with settings.client() as client:
         event = next(client.stream("Sessions.Prompt", **parameters))["event"]
@@ -130,6 +138,7 @@ def _send(settings: Settings, parameters: dict[str, Any], *, quiet: bool) -> Non
     if settings.json or not quiet:
         sentence = f"The prompt is stored, as {trace} in {session}. Its answer shows: lactl wait {session}"
         told(settings, {"session": session, "trace_id": trace}, sentence, session, trace)
+    return 0
 
 
 def _prompt(words: tuple[str, ...], *, attached: bool, needed: bool) -> tuple[str, bool]:

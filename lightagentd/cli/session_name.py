@@ -6,7 +6,6 @@ guesses.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from typing import Any
@@ -38,7 +37,7 @@ def whole_session(settings: Settings, name: str) -> str:
     found = settings.call("Sessions.List")
     if any(each["id"] == name for each in found):
         return name
-    uid = os.geteuid()
+    uid = settings.uid()
     current = current_ids(found)
     meant = {
         each["id"]: each

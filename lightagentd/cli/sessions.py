@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from typing import Any
@@ -67,7 +66,7 @@ def list_sessions(settings: Settings, agent: str | None, parent: str | None) -> 
     of = whole_session(settings, parent) if parent else None
     sessions = settings.call("Sessions.List", agent=agent, parent=of)
     current, terminal = current_ids(sessions), is_terminal()
-    others = terminal and any(each["owner"] != os.geteuid() for each in sessions)
+    others = terminal and any(each["owner"] != settings.uid() for each in sessions)
     columns: Columns = {
         "ID": "id",
         "AGENT": "agent",

@@ -14,14 +14,22 @@ from lightagentd.host.users import called
 
 @click.command("status", cls=Command)
 @click.pass_obj
-def command(settings: Settings) -> None:
-    """Show how the daemon is, and what is wrong."""
+def command(settings: Settings) -> int:
+    """Show how the daemon is, and what is wrong.
+
+    With --hosts of several machines: a table of host, 'done' or why not, seconds, and the daemon in short.
+    """
+    if settings.hosts:
+        from lightagentd.cli import several  # only here: it imports asyncio
+
+        return several.status(settings)
     status = settings.call("Manager.GetStatus")
     if settings.json:
         print_json(status)
     else:
         problems = [("problem", text) for text in status["problems"]]
         fields([*_panic(status), *_daemon(status), *_workers(status), *problems])
+    return 0
 
 
 def _panic(status: dict[str, Any]) -> list[tuple[str, object]]:

@@ -194,7 +194,7 @@ def watch(
     return metadata
 
 
-def end_with(metadata: dict[str, Any]) -> None:
+def end_with(metadata: dict[str, Any]) -> int:
     """End the command with NOTHING_FOUND if the report is that what was asked about is not there, with the
     status of its error if there is no report.
     """
@@ -202,3 +202,4 @@ def end_with(metadata: dict[str, Any]) -> None:
         click.get_current_context().exit(failed[0])
     if metadata.get("found") is False:
         click.get_current_context().exit(NOTHING_FOUND)
+    return 0

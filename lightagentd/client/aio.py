@@ -22,12 +22,13 @@ from lightagentd.client.blocking import (
     Wire,
     connect_control,
     connect_error,
-    socket_path,
+    placed,
     with_interaction,
 )
 
 if TYPE_CHECKING:
     from lightagentd.client.methods import AsyncMethods
+    from lightagentd.client.remote import Remote, Tunnel
 else:
     from lightagentd.client.blocking import Methods as AsyncMethods
 
@@ -45,19 +46,23 @@ class AsyncClient(AsyncMethods):
 
     def __init__(
         self,
-        path: str | os.PathLike[str] | None = None,
+        path: str | os.PathLike[str] | Remote | None = None,
         *,
         timeout_s: float | None = None,
         interactive: bool = False,
     ) -> None:
-        self.path = os.fspath(path) if path else socket_path()
+        self.path, self._remote = placed(path)
         self.timeout_s = timeout_s
         self.interactive = interactive
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._tunnel: Tunnel | None = None
         self._wire = Wire(self.path)
 
     async def __aenter__(self) -> Self:
-        """Raises DaemonUnreachable, PermissionDenied or TimedOut."""
+        """Raises DaemonUnreachable, PermissionDenied, TimedOut; for another machine MalformedMessage, too."""
+        if self._remote is not None:
+            await self._go_through(self._remote)
+            return self
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.setblocking(False)
         busy: BlockingIOError | None = None
@@ -84,6 +89,9 @@ class AsyncClient(AsyncMethods):
             streams[1].close()
             with contextlib.suppress(OSError):
                 await streams[1].wait_closed()
+        tunnel, self._tunnel = self._tunnel, None
+        if tunnel is not None:
+            await asyncio.to_thread(tunnel.close)
 
     @property
     def is_free(self) -> bool:
@@ -134,6 +142,24 @@ class AsyncClient(AsyncMethods):
         finally:
             if self._wire.expecting:
                 await self.close()
+
+    async def _go_through(self, remote: Remote) -> None:
+        """Connect to another machine. Raises as `client.remote.Tunnel.wait`."""
+        from lightagentd.client.remote import GREETING_S, Tunnel
+
+        self._tunnel = tunnel = Tunnel(remote)
+        try:
+            async with asyncio.timeout(GREETING_S if self.timeout_s is None else self.timeout_s):
+                self._streams = await asyncio.open_unix_connection(sock=tunnel.sock)
+                tunnel.greet(await self._streams[0].readuntil(b"\0"))
+        except TimeoutError as err:
+            raise tunnel.silent() from err
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as err:
+            raise await asyncio.to_thread(tunnel.broken, getattr(err, "partial", b"too much")) from err
+        finally:
+            if not tunnel.greeted:
+                await self.close()
+        self._wire = Wire(self.path, tunnel.broken)
 
     def _connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._streams is None:

@@ -20,7 +20,7 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from lightagentd.errors import (
@@ -39,6 +39,7 @@ from lightagentd.varlink.interaction import PARAMETER
 
 if TYPE_CHECKING:
     from lightagentd.client.methods import Methods
+    from lightagentd.client.remote import Remote, Tunnel
 else:
 
     class Methods:
@@ -88,7 +89,7 @@ def socket_path() -> str:
 
 
 class Client(Methods):
-    """A blocking client.
+    """A blocking client, of the daemon on a socket, or on another machine (`client.remote.Remote`).
 
     `sessions_list(agent="ops")` is `call("Sessions.List", agent="ops")` with types, and so on; for a method
     that streams it is `stream`. Methods are named without `org.lightagent1.`, and parameters that are None
@@ -99,27 +100,34 @@ class Client(Methods):
 
     def __init__(
         self,
-        path: str | os.PathLike[str] | None = None,
+        path: str | os.PathLike[str] | Remote | None = None,
         *,
         timeout_s: float | None = None,
         interactive: bool = False,
     ) -> None:
-        self.path = os.fspath(path) if path else socket_path()
+        self.path, self._remote = placed(path)
         self.timeout_s = timeout_s
         self.interactive = interactive
         self._socket: socket.socket | None = None
+        self._tunnel: Tunnel | None = None
         self._wire = Wire(self.path)
 
     def __enter__(self) -> Self:
-        """Raises DaemonUnreachable, PermissionDenied or TimedOut."""
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        """Raises DaemonUnreachable, PermissionDenied, TimedOut; for another machine MalformedMessage, too."""
+        if self._remote is None:
+            self._socket = connected(self.path, self.timeout_s)
+            self._wire = Wire(self.path)
+            return self
+        from lightagentd.client.remote import Tunnel
+
+        self._tunnel = tunnel = Tunnel(self._remote)
         try:
-            _connect(sock, self.path, self.timeout_s)
-        except OSError as err:
-            sock.close()
-            raise connect_error(self.path, err) from err
-        self._socket = sock
-        self._wire = Wire(self.path)
+            tunnel.wait(self.timeout_s)
+        except BaseException:
+            self.close()
+            raise
+        self._socket = tunnel.sock
+        self._wire = Wire(self.path, tunnel.broken)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -130,6 +138,9 @@ class Client(Methods):
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+        if self._tunnel is not None:
+            self._tunnel.close()
+            self._tunnel = None
 
     def call(self, method: str, /, **parameters: Any) -> dict[str, Any]:
         """Call a method and return the parameters of its reply.
@@ -212,8 +223,9 @@ class Client(Methods):
 class Wire:
     """The protocol of one connection without its I/O: bytes in, replies out, and the reverse."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: str, broken: Callable[[], LightagentError] | None = None) -> None:
+        """`broken` says why a connection ended, where the connection itself knows more."""
+        self._path, self._broken = path, broken
         self._buffer = bytearray()
         self._searched = 0
         self._more = False
@@ -263,6 +275,8 @@ class Wire:
         """The error for a connection that ended or failed before the last reply."""
         if isinstance(err, TimeoutError):
             return connect_error(self._path, err)
+        if self._broken is not None:
+            return self._broken()
         return DaemonUnreachable(
             f"The daemon closed the connection on {self._path} before its answer was complete.",
             suggestion="Look at its journal: journalctl -u lightagentd",
@@ -330,6 +344,24 @@ def connect_control(sock: socket.socket, path: str) -> None:
         else:
             return
     sock.connect(path)
+
+
+def placed(path: str | os.PathLike[str] | Remote | None) -> tuple[str, Remote | None]:
+    """What messages call the place of a daemon, and the machine if it is another one."""
+    if path is None or isinstance(path, str | os.PathLike):
+        return (os.fspath(path) if path else socket_path()), None
+    return path.host, path
+
+
+def connected(path: str, timeout_s: float | None) -> socket.socket:
+    """A socket that is connected to a daemon. Raises `connect_error`."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _connect(sock, path, timeout_s)
+    except OSError as err:
+        sock.close()
+        raise connect_error(path, err) from err
+    return sock
 
 
 def _connect(sock: socket.socket, path: str, timeout_s: float | None) -> None:

@@ -36,7 +36,7 @@ class Daemon:
 
     def client(self, timeout_s: float | None = CALL_TIMEOUT_S) -> AsyncClient:
         """A client of the socket that the command line names, not yet connected."""
-        return AsyncClient(self._settings.socket or None, timeout_s=timeout_s)
+        return AsyncClient(self._settings.place, timeout_s=timeout_s)
 
     async def call(self, method: str, /, **parameters: Any) -> Any:
         """Make a call and return the one parameter of its reply, or None. Raises the errors of the client."""
@@ -84,8 +84,12 @@ class Daemon:
 
     @property
     def may_ask(self) -> bool:
-        """Whether polkit may ask on the terminal."""
-        return self._settings.ask_password
+        """Whether polkit may ask on the terminal; on another host it cannot."""
+        return self._settings.ask_password and not self._settings.host
+
+    def uid(self) -> int:
+        """The user that the daemon sees."""
+        return self._settings.uid()
 
     async def stream(self, method: str, /, **parameters: Any) -> AsyncGenerator[dict[str, Any], None]:
         """The parameters of each reply of a streaming method; raises as the client."""

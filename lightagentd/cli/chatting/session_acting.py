@@ -168,7 +168,7 @@ async def _whole(chat: Conversation, name: str, command: str) -> str:
             f"/{command} needs a session.", suggestion=f"Write: /{command} SESSION; /sessions lists them."
         )
     found = await chat.daemon.call("Sessions.List")
-    own = [each for each in found if each["owner"] == os.geteuid()]
+    own = [each for each in found if each["owner"] == chat.daemon.uid()]
     exact = [each for each in own if each["id"] == name]
     begun = [each for each in own if each["id"].startswith(name) or each["id"].startswith(f"ses_{name}")]
     titled = [each for each in own if name.lower() in each["title"].lower()]

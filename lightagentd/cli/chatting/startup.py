@@ -5,7 +5,6 @@ Without any session it makes one. It opens the only one, or else the current one
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,7 +69,7 @@ async def own_sessions(daemon: Daemon, agent: str) -> list[dict[str, Any]]:
     administrator.
     """
     found = await daemon.call("Sessions.List", agent=agent)
-    return [each for each in found if each["owner"] == os.geteuid()]
+    return [each for each in found if each["owner"] == daemon.uid()]
 
 
 def opening(session: dict[str, Any]) -> Opening:

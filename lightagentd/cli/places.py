@@ -1,0 +1,110 @@
+"""Which commands work on another host (`--host`), and the groups of hosts in the user's own configuration.
+
+The file is `lightagent/lactl.toml` below $XDG_CONFIG_HOME, else ~/.config: under `[hosts]` each key is the
+name of a group and holds a list of hosts.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from lightagentd.client.remote import wrong_host
+from lightagentd.errors import ConfigError, NotFound
+
+if TYPE_CHECKING:
+    from lightagentd.cli.options import Settings
+
+HERE = {
+    "bridge": "it is what runs there",
+    "config check": "it reads files",
+    "config show": "it reads files",
+    "eval run": "the check commands of cases run where lactl runs",
+    "history backup": "it reads the store's files",
+    "history export": "it reads the store's files",
+    "history import": "it writes the store's files",
+    "history restore": "it writes the store's files",
+    "kits check": "it reads files",
+    "policy check": "it reads files",
+    "skills add": "it writes files",
+    "skills check": "it reads files",
+    "skills new": "it writes files",
+    "skills remove": "it writes files",
+    "tools install": "it writes files",
+    "triggers check": "it reads files",
+}
+"""The commands that work on the machine itself, and why."""
+SEVERAL = ("prompt", "status")
+"""The commands that ask several hosts at once."""
+
+
+def check_place(context: click.Context, settings: Settings) -> None:
+    """Raises UsageError for a command or an option that works on the machine itself, or takes one host."""
+    name = context.command_path.partition(" ")[2]
+    stored = "--stored and --state-dir read the store's files" if settings.store or settings.state_dir else ""
+    if why := HERE.get(name) or stored:
+        there = settings.host or settings.hosts[0]
+        raise click.UsageError(f"This works on the machine itself: {why}. Run it there: ssh {there}", context)
+    if settings.hosts and name not in SEVERAL:
+        raise click.UsageError(f"'{name}' takes one host: --host HOST.", context)
+
+
+def file() -> Path:
+    """The user's own configuration of lactl."""
+    folder = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(folder) / "lightagent" / "lactl.toml"
+
+
+def groups() -> dict[str, tuple[str, ...]]:
+    """The groups of hosts; none without a file. Raises ConfigError."""
+    path = file()
+    if not path.exists():
+        return {}
+    from pydantic import Field
+
+    from lightagentd.config.configuration import load_one, place_of
+    from lightagentd.config.section import Section
+
+    class Own(Section):
+        hosts: dict[str, list[str]] = Field(default_factory=dict)
+
+    found = load_one(path, Own).hosts
+    for name, hosts in found.items():
+        for host in hosts:
+            if host.startswith("@") or host in found:
+                why = f"{host[:60]!r} is a group, and groups hold hosts alone"
+            elif not (why := wrong_host(host)):
+                continue
+            place = place_of(("hosts", name), {}, path)
+            raise ConfigError(f"{place}: {why}.", suggestion="Write the hosts themselves.", field="hosts")
+    return {name: tuple(hosts) for name, hosts in found.items()}
+
+
+def hosts_of(text: str) -> tuple[str, ...]:
+    """The hosts that `web1,@db` names, each once: `@db` is a group, and so is `db` if one has that name.
+
+    Raises NotFound, ConfigError, UsageError.
+    """
+    known = groups()
+    found: list[str] = []
+    for word in text.split(","):
+        name = word.strip()
+        if (group := name.removeprefix("@")) in known:
+            found += known[group]
+        elif name.startswith("@"):
+            have = f"There are: {', '.join(sorted(known))}." if known else "There are none yet."
+            raise NotFound(
+                f"There is no group of hosts {group[:60]!r}.",
+                suggestion=f"{have} They are in {file()}.",
+                field="hosts",
+            )
+        elif why := wrong_host(name):
+            raise click.UsageError(f"{why}.")
+        else:
+            found.append(name)
+    if not found:
+        raise click.UsageError(f"{text[:60]!r} has no hosts in it.")
+    return tuple(dict.fromkeys(found))

@@ -25,8 +25,9 @@ def command(settings: Settings, greet: bool) -> None:
     """Connect standard input and output to the daemon's socket.
 
     'lactl --host' runs this through ssh on the machine that it is to talk to: the daemon sees the user who
-    logged in there, and nobody else. What passes is Varlink. The end of standard input is passed on, and the
-    command ends when the daemon closes the connection.
+    logged in there, and nobody else. What passes is Varlink. The command ends when the daemon closes the
+    connection. The end of standard input is passed on: answers still come. With --greet it ends everything,
+    because through ssh a program that has gone looks like one that only listens.
     """
     try:
         sock = connected(settings.socket or socket_path(), _CONNECT_S)
@@ -39,17 +40,17 @@ def command(settings: Settings, greet: bool) -> None:
         if greet:
             _say({"lightagent": GREETING, "version": __version__, "uid": os.geteuid()})
         # What is read blocks until the other side speaks or leaves; the thread ends with the process.
-        threading.Thread(target=_forward, args=(sock,), daemon=True).start()
+        threading.Thread(target=_forward, args=(sock, greet), daemon=True).start()
         while data := sock.recv(CHUNK_BYTES):
             _write(data)
 
 
-def _forward(sock: socket.socket) -> None:
-    """Standard input to the daemon, up to its end."""
+def _forward(sock: socket.socket, hangs_up: bool) -> None:
+    """Standard input to the daemon, up to its end; whether that also ends the answers."""
     try:
         while data := os.read(0, CHUNK_BYTES):
             sock.sendall(data, socket.MSG_NOSIGNAL)
-        sock.shutdown(socket.SHUT_WR)
+        sock.shutdown(socket.SHUT_RDWR if hangs_up else socket.SHUT_WR)
     except OSError:
         return  # the daemon has closed the connection, and the other direction sees that
 

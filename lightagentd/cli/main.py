@@ -116,6 +116,7 @@ def run(arguments: Sequence[str]) -> int:
     except LightagentError as err:
         if isinstance(err, DaemonUnreachable) and settings.may_be_stored and not settings.host:
             err.suggestion = f"{err.suggestion}\n{STORED_INSTEAD}".strip()
+        err.suggestion = settings.there(err.suggestion)
         _report(err, settings)
         return err.exit_status
     except OSError as err:
@@ -132,7 +133,6 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _report(err: LightagentError, settings: Settings) -> None:
-    err.suggestion = settings.there(err.suggestion)
     if settings.host and isinstance(err, AuthorizationRequired):
         err.suggestion = f"A password can only be asked for on that machine: ssh -t {settings.host} lactl …"
     if settings.json:

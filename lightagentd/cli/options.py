@@ -28,7 +28,7 @@ _SENTENCE = 1000
 """Characters, more than any first sentence of a help has."""
 STORED_INSTEAD = "Or read the store itself, which needs no daemon: add --stored."
 """For a command that has that option and finds no daemon; nothing falls back to it by itself."""
-NOT_UNDERSTOOD = (LookupError, TypeError, ValueError, AttributeError, AssertionError, RecursionError)
+NOT_UNDERSTOOD = (LookupError, TypeError, ValueError, AttributeError, AssertionError, ExceptionGroup)
 """What code raises that reads an answer of another shape, as the daemon of another host may give it."""
 _SHOWN_CHARS = 100
 CALL_TIMEOUT_S = 60.0

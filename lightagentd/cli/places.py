@@ -47,7 +47,9 @@ def check_place(context: click.Context, settings: Settings) -> None:
     stored = "--stored and --state-dir read the store's files" if settings.store or settings.state_dir else ""
     if why := HERE.get(name) or stored:
         there = settings.host or settings.hosts[0]
-        raise click.UsageError(f"This works on the machine itself: {why}. Run it there: ssh {there}", context)
+        raise click.UsageError(
+            f"This works on the machine itself: {why}. Run it there: ssh {there} lactl {name}", context
+        )
     if settings.hosts and name not in SEVERAL:
         raise click.UsageError(f"'{name}' takes one host: --host HOST.", context)
 

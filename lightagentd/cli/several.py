@@ -12,7 +12,7 @@ import contextlib
 import re
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +47,10 @@ class Outcome:
     sentence: str = ""
     found: dict[str, Any] = field(default_factory=dict)
 
+    def saw(self, event: dict[str, Any]) -> None:
+        for name in ("session", "trace_id"):
+            self.found[name] = str(event.get(name) or self.found.get(name, ""))
+
     def fail(self, err: LightagentError) -> None:
         self.ended, self.sentence = err.code, err.message
         self.text = f"{err.message}\n\n{err.suggestion}".strip()
@@ -60,10 +64,9 @@ def prompt(settings: Settings, parameters: dict[str, Any], timeout_s: float | No
     """Prompt an agent on each host. Returns the exit status."""
 
     async def ask(client: AsyncClient, outcome: Outcome) -> None:
-        async for reply in client.stream("Sessions.Prompt", **parameters):
+        async for reply in _whole_beginning(client.stream("Sessions.Prompt", **parameters), outcome):
             event = reply["event"]
-            for name in ("session", "trace_id"):
-                outcome.found[name] = str(event.get(name) or outcome.found.get(name, ""))
+            outcome.saw(event)
             if event["type"] == "done":
                 outcome.answer = outcome.text = str(event.get("text") or "")
             elif event["type"] == "error":
@@ -76,6 +79,21 @@ def prompt(settings: Settings, parameters: dict[str, Any], timeout_s: float | No
                 return
 
     return _print(settings, _all(settings, ask, timeout_s or PROMPT_S))
+
+
+async def _whole_beginning(
+    replies: AsyncGenerator[dict[str, Any], None], outcome: Outcome
+) -> AsyncGenerator[dict[str, Any], None]:
+    """The replies of a stream. Ctrl-C waits for the first one: it names the session, whose turn is to end."""
+    reading = asyncio.ensure_future(anext(replies))
+    try:
+        yield await asyncio.shield(reading)
+    except asyncio.CancelledError:
+        with contextlib.suppress(LightagentError, TimeoutError):
+            outcome.saw((await asyncio.wait_for(reading, _CANCEL_S))["event"])
+        raise
+    async for reply in replies:
+        yield reply
 
 
 def status(settings: Settings) -> int:

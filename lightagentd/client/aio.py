@@ -151,11 +151,10 @@ class AsyncClient(AsyncMethods):
         try:
             async with asyncio.timeout(GREETING_S if self.timeout_s is None else self.timeout_s):
                 self._streams = await asyncio.open_unix_connection(sock=tunnel.sock)
-                tunnel.greet(await self._streams[0].readuntil(b"\0"))
+                while not tunnel.greeted:
+                    tunnel.take(await self._streams[0].read(CHUNK_BYTES))
         except TimeoutError as err:
             raise tunnel.silent() from err
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as err:
-            raise await asyncio.to_thread(tunnel.broken, getattr(err, "partial", b"too much")) from err
         finally:
             if not tunnel.greeted:
                 await self.close()

@@ -211,8 +211,9 @@ class Client(Methods):
             while (reply := self._wire.reply()) is None:
                 self._wire.feed(sock.recv(CHUNK_BYTES))
         except OSError as err:
+            lost = self._wire.lost(err)
             self.close()
-            raise self._wire.lost(err) from err
+            raise lost from err
         except LightagentError:
             if self._wire.expecting:
                 self.close()

@@ -90,7 +90,7 @@ class Tunnel:
         import subprocess
 
         self.remote = remote
-        self.greeted = False
+        self.greeted, self._came = False, b""
         if shutil.which("ssh") is None:
             raise DaemonUnreachable(
                 "Other machines are reached with ssh, which is not installed.",
@@ -107,31 +107,38 @@ class Tunnel:
             )
 
     def wait(self, timeout_s: float | None) -> None:
-        """Block until the bridge has spoken. Raises as `greet` and `broken`; TimedOut."""
+        """Block until the bridge has spoken. Raises as `take`; TimedOut."""
         end_s = time.monotonic() + (GREETING_S if timeout_s is None else timeout_s)
-        said = b""
-        while not said.endswith(b"\0"):
+        while not self.greeted:
             if not select.select([self.sock], [], [], max(0.0, end_s - time.monotonic()))[0]:
                 raise self.silent()
-            chunk = self.sock.recv(MOST_GREETING_BYTES - len(said))
-            said += chunk
-            if not chunk:
-                raise self.broken(said) if len(said) < MOST_GREETING_BYTES else self._garbled(said)
-        self.greet(said)
+            self.take(self.sock.recv(MOST_GREETING_BYTES))
 
-    def greet(self, message: bytes) -> None:
-        """Take the first message, with its NUL byte. Raises the error that it tells, and MalformedMessage."""
+    def take(self, chunk: bytes) -> None:
+        """Take received bytes until `greeted`; none is the end. Raises the error that the greeting tells,
+        MalformedMessage, and as `broken`.
+        """
+        if not chunk:
+            raise self.broken()
+        self._came += chunk
+        message, end, more = self._came.partition(b"\0")
+        if self._came[:1] != b"{" or more or len(self._came) > MOST_GREETING_BYTES:
+            raise self._garbled()
+        if end:
+            self._greet(message)
+
+    def _greet(self, message: bytes) -> None:
         try:
-            found = json.loads(message[:-1])
-            if isinstance(found, dict) and isinstance(error := found.get("error"), dict):
+            found = json.loads(message)
+            if isinstance(error := found.get("error"), dict):
                 told = from_dict(error)
                 told.message = f"On {self.remote.host}: {told.message[:_SHOWN_CHARS]}"
                 raise told
             version, uid = found["lightagent"], found["uid"]
-        except (ValueError, RecursionError, LookupError, TypeError) as err:
-            raise self._garbled(message) from err
+        except (ValueError, RecursionError, LookupError) as err:
+            raise self._garbled() from err
         if not isinstance(uid, int) or version != GREETING:
-            raise self._garbled(message)
+            raise self._garbled()
         self.remote.uid, self.greeted = uid, True
 
     def silent(self) -> LightagentError:
@@ -139,10 +146,10 @@ class Tunnel:
         host = self.remote.host
         return TimedOut(f"{host} did not answer in time.{self._said()}", suggestion=f"Try: ssh {host}")
 
-    def broken(self, said: bytes = b"") -> LightagentError:
-        """The error for a connection that ended; `said` is what came instead of a greeting."""
-        if said:
-            return self._garbled(said)
+    def broken(self) -> LightagentError:
+        """The error for a connection that ended."""
+        if self._came and not self.greeted:
+            return self._garbled()
         host, status, line = self.remote.host, self._status(), self._said()
         if status == _SSH_FAILED:
             cls = PermissionDenied if any(one in line for one in _REFUSED) else DaemonUnreachable
@@ -186,8 +193,8 @@ class Tunnel:
         if self._process.stderr is not None:
             self._process.stderr.close()
 
-    def _garbled(self, said: bytes) -> LightagentError:
-        shown = said[:_SHOWN_CHARS].decode("utf-8", "replace").strip("\0\r\n ").partition("\n")[0]
+    def _garbled(self) -> LightagentError:
+        shown = self._came[:_SHOWN_CHARS].decode("utf-8", "replace").strip("\0\r\n ").partition("\n")[0]
         return MalformedMessage(
             f"What answers on {self.remote.host} is not lactl: {shown!r}.",
             suggestion=f"Its shell may print something at each login; nothing should come of: "

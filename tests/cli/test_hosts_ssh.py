@@ -1,0 +1,99 @@
+"""`lactl --host` with real parts: two network namespaces with an sshd each, and a daemon behind each."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from lightagentd.host.paths import Paths
+from tests.cli.conftest import Finished, finish, start
+from tests.conftest import DaemonProcess
+from tests.ssh_hosts import SshHosts, missing
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
+    if why := missing():
+        if os.environ.get("CI") and os.geteuid() == 0:
+            pytest.fail(why)
+        pytest.skip(why)
+    daemons = {}
+    for name in ("web1", "web2"):
+        base = tmp_path_factory.mktemp(name)
+        daemons[name] = DaemonProcess(Paths(config=base / "etc", state=base / "state", runtime=base / "run"))
+        daemons[name].spawn()
+    try:
+        for one in daemons.values():
+            one.until_serving()
+        sockets = {name: one.paths.socket for name, one in daemons.items()}
+        with SshHosts(tmp_path_factory.mktemp("ssh"), sockets) as made:
+            yield made
+    finally:
+        for one in daemons.values():
+            one.close()
+
+
+def lactl(hosts: SshHosts, *arguments: str, stdin: bytes = b"") -> Finished:
+    return finish(arguments, stdin, hosts.env)
+
+
+def test_each_host_has_its_own_agents_and_history(hosts: SshHosts) -> None:
+    made = [lactl(hosts, "--host", name, "prompt", "-q", "ops", "uptime") for name in ("web1", "web2")]
+    assert [one.status for one in made] == [0, 0], made
+    assert "up for" in made[0].out
+    sessions = [
+        lactl(hosts, "--json", "--host", name, "sessions", "list") for name in ("web1", "ssh://web2:22")
+    ]
+    first, second = (json.loads(one.out) for one in sessions)
+    assert len(first) == len(second) == 1
+    assert first[0]["id"] != second[0]["id"]
+    assert lactl(hosts, "--host", "web1", "audit", "verify").status == 0
+
+
+def test_both_at_once_and_one_that_is_not_there(hosts: SshHosts) -> None:
+    found = lactl(hosts, "--json", "--hosts", "web1,web2,nowhere.invalid", "prompt", "ops", "uptime")
+    first, second, gone = json.loads(found.out)
+    assert (first["ended"], second["ended"], gone["ended"]) == ("done", "done", "daemon_unreachable")
+    assert "up for" in first["answer"]
+    assert found.status == 83
+
+
+def test_ssh_says_why_it_refuses(hosts: SshHosts) -> None:
+    found = lactl(hosts, "--host", "stranger", "--no-ask-password", "status")
+    assert (found.status, found.out) == (77, "")
+    assert "stranger cannot be reached. ssh says:" in found.err
+    assert "Permission denied (publickey)" in found.err
+    found = lactl(hosts, "--host", "web1", "--socket", "/no'where", "status")
+    assert (found.status, "On web1: Nothing answers on /no'where" in found.err) == (69, True)
+
+
+def test_nothing_stays_there_when_a_stream_is_killed(hosts: SshHosts) -> None:
+    env = hosts.env | {"PYTHONUNBUFFERED": "1"}
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with start(["--host", "web2", "events", "--follow", "--since", "1"], env=env, **streams) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        assert _bridges(hosts)
+        process.kill()
+    while _bridges(hosts):  # the test's own limit ends this
+        time.sleep(0.02)
+
+
+def _bridges(hosts: SshHosts) -> list[str]:
+    """The processes of lactl on the hosts: their sockets are named in the environment that sshd gave them."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                there = str(hosts.bin.parent / "there").encode() in file.read()
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                if there and b"\0bridge\0" in file.read():
+                    found.append(pid)
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,144 @@
+"""Other machines for tests of `lactl --host`: network namespaces with a real sshd, and a wrapper of ssh.
+
+Whoever logs in finds the daemon on the socket that the host was given, and this checkout's lactl. Nothing is
+left behind: a namespace ends with its sshd, and the link to it, too. The wrapper is there because ssh looks
+for its configuration in the home of the user, whatever $HOME says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import ipaddress
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from tests.prepared import REPOSITORY
+
+SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+_START_S = 30.0
+
+
+def missing() -> str:
+    """Why there can be no such hosts here; empty if there can."""
+    if os.geteuid() != 0:
+        return "only root makes network namespaces"
+    wanted = {"sshd": SSHD, **{name: shutil.which(name) for name in ("ssh", "ssh-keygen", "ip", "unshare")}}
+    return " ".join(f"{name} is not installed." for name, path in wanted.items() if path is None)
+
+
+class SshHosts:
+    """The hosts by name with the sockets of their daemons; runs from entering it to leaving it. `stranger` is
+    the first one with a key that it does not take.
+    """
+
+    def __init__(self, folder: Path, sockets: Mapping[str, Path]) -> None:
+        self._folder, self._sockets = folder, dict(sockets)
+        self._running: list[subprocess.Popen[bytes]] = []
+        self.bin = folder / "bin"
+        """Has the wrapper: put it into $PATH first."""
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment of a lactl that can reach the hosts, and no daemon of this machine."""
+        return {
+            "PATH": f"{self.bin}:{os.environ['PATH']}",
+            "HOME": str(self._folder),
+            "LANG": "C.UTF-8",
+            "TERM": "xterm",
+            "LIGHTAGENT_SOCKET": "/nonexistent/control.sock",
+            "XDG_CONFIG_HOME": str(self._folder / "config"),
+        }
+
+    def __enter__(self) -> Self:
+        self.bin.mkdir(parents=True)
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # where sshd locks itself in
+        for name in ("user", "host"):
+            argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self._folder / name)]
+            subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
+        there = self._folder / "there"
+        there.mkdir()
+        lactl = there / "lactl"
+        lactl.write_text(
+            f'#!/bin/sh\nPYTHONPATH={REPOSITORY} exec {sys.executable} -m lightagentd.cli.main "$@"\n'
+        )
+        lactl.chmod(0o755)
+        with contextlib.ExitStack() as failed:
+            failed.callback(self.close)
+            hosts = [self._start(*one, there) for one in enumerate(self._sockets.items())]
+            failed.pop_all()
+        self._client(hosts)
+        return self
+
+    def _start(self, number: int, host: tuple[str, Path], there: Path) -> tuple[str, str]:
+        """Start a host; its name and its address."""
+        name, daemon = host
+        block = (os.getpid() * len(self._sockets) + number) % 32_000 * 4  # addresses for benchmarks
+        network = ipaddress.ip_network("198.18.0.0/15")
+        here, address = (str(network[block + offset]) for offset in (1, 2))
+        config = self._folder / f"{name}.conf"
+        config.write_text(
+            f"HostKey {self._folder / 'host'}\nAuthorizedKeysFile {self._folder / 'user'}.pub\n"
+            "StrictModes no\nUsePAM no\nPermitRootLogin yes\nPasswordAuthentication no\nPidFile none\n"
+            f"SetEnv LIGHTAGENT_SOCKET={daemon} PATH={there}:/usr/bin:/bin LANG=C.UTF-8\n"
+        )
+        assert SSHD is not None
+        with (self._folder / f"{name}.log").open("wb") as log:
+            sshd = subprocess.Popen(
+                ["unshare", "--net", SSHD, "-D", "-e", "-f", str(config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self._running.append(sshd)
+        end_s, own = time.monotonic() + _START_S, Path("/proc/self/ns/net").readlink()
+        while Path(f"/proc/{sshd.pid}/ns/net").readlink() == own and time.monotonic() < end_s:
+            time.sleep(0.005)
+        link, inside = f"la{sshd.pid}", f"/proc/{sshd.pid}/ns/net"
+        _ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", str(sshd.pid))
+        _ip("addr", "add", f"{here}/30", "dev", link)
+        _ip("link", "set", link, "up")
+        _ip("addr", "add", f"{address}/30", "dev", "eth0", inside=inside)
+        _ip("link", "set", "eth0", "up", inside=inside)
+        while time.monotonic() < end_s:
+            with contextlib.suppress(OSError), socket.create_connection((address, 22), 1.0):
+                return name, address
+            time.sleep(0.01)
+        raise AssertionError((self._folder / f"{name}.log").read_text())
+
+    def _client(self, hosts: list[tuple[str, str]]) -> None:
+        key = " ".join((self._folder / "host.pub").read_text().split()[:2])
+        (self._folder / "known_hosts").write_text("".join(f"{address} {key}\n" for _, address in hosts))
+        config = self._folder / "ssh_config"
+        keys = [(name, address, "user") for name, address in hosts] + [("stranger", hosts[0][1], "host")]
+        config.write_text(
+            "".join(
+                f"Host {name}\n  HostName {address}\n  IdentityFile {self._folder / key}\n"
+                for name, address, key in keys
+            )
+            + f"Host *\n  User {getpass.getuser()}\n  IdentitiesOnly yes\n  ConnectTimeout 5\n"
+            f"  UserKnownHostsFile {self._folder / 'known_hosts'}\n  GlobalKnownHostsFile none\n"
+        )
+        wrapper = self.bin / "ssh"
+        wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {config} "$@"\n')
+        wrapper.chmod(0o755)
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for sshd in self._running:
+            sshd.terminate()
+            sshd.wait()
+
+
+def _ip(*arguments: str, inside: str = "") -> None:
+    enter = ["nsenter", f"--net={inside}"] if inside else []
+    subprocess.run([*enter, "ip", *arguments], check=True, stdin=subprocess.DEVNULL)

@@ -89,13 +89,12 @@ def test_several_hosts_are_asked_at_once(hosts: Hosts, lactl: Lactl) -> None:
     assert (three["error"]["code"], gone["error"]["code"]) == ("no_runbook", "daemon_unreachable")
 
 
-def test_a_host_that_takes_too_long_holds_nobody_up(hosts: Hosts, lactl: Lactl, ssh: Path) -> None:
-    made = hosts("web1", "web2")
-    made["web1"].answer("Sessions.Prompt", {"event": {"type": "done", "text": "Well."}})
-    begun = {"event": {"type": "started", "session": "ses_7", "trace_id": "trace_1"}}
-    made["web2"].handle("Sessions.Prompt", lambda connection, call: connection.reply(begun, continues=True))
-    script = (ssh / "ssh").read_text().replace("*) ", "silent) exec sleep 60 ;;\n*) ")
-    (ssh / "ssh").write_text(script)
+def test_a_host_that_takes_too_long_holds_nobody_up(lactl: Lactl, ssh: Path) -> None:
+    asked = f"{GREETING}; head -c1 >/dev/null; printf '%s\\0'"
+    done = '{"parameters":{"event":{"type":"done","text":"Well."}}}'
+    begun = '{"continues":true,"parameters":{"event":{"type":"started","session":"ses_7"}}}'
+    cases = f"web1) {asked} '{done}';;\nweb2) {asked} '{begun}';;\nsilent) exec sleep 60;;"
+    fake_ssh(ssh, f'case "$there" in\n{cases}\nesac\nexec cat >/dev/null')
     found = lactl("--hosts", "web2,silent,web1", "prompt", "ops", "x", "--timeout", "2")
     rows = [line.split("\t") for line in found.out.splitlines()[:3]]
     assert [row[1] for row in rows] == ["timeout", "timeout", "done"]

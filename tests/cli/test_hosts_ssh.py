@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from lightagentd.host.paths import Paths
 from tests.cli.conftest import Finished, finish, start
 from tests.conftest import DaemonProcess
+from tests.left import GOING_S
 from tests.ssh_hosts import SshHosts, missing
 
 
@@ -42,7 +45,7 @@ def lactl(hosts: SshHosts, *arguments: str, stdin: bytes = b"") -> Finished:
     return finish(arguments, stdin, hosts.env)
 
 
-def test_each_host_has_its_own_agents_and_history(hosts: SshHosts) -> None:
+def test_each_host_has_its_own_sessions(hosts: SshHosts) -> None:
     made = [lactl(hosts, "--host", name, "prompt", "-q", "ops", "uptime") for name in ("web1", "web2")]
     assert [one.status for one in made] == [0, 0], made
     assert "up for" in made[0].out
@@ -52,7 +55,6 @@ def test_each_host_has_its_own_agents_and_history(hosts: SshHosts) -> None:
     first, second = (json.loads(one.out) for one in sessions)
     assert len(first) == len(second) == 1
     assert first[0]["id"] != second[0]["id"]
-    assert lactl(hosts, "--host", "web1", "audit", "verify").status == 0
 
 
 def test_both_at_once_and_one_that_is_not_there(hosts: SshHosts) -> None:
@@ -67,7 +69,7 @@ def test_ssh_says_why_it_refuses(hosts: SshHosts) -> None:
     found = lactl(hosts, "--host", "stranger", "--no-ask-password", "status")
     assert (found.status, found.out) == (77, "")
     assert "stranger cannot be reached. ssh says:" in found.err
-    assert "Permission denied (publickey)" in found.err
+    assert "Permission denied (publickey" in found.err
     found = lactl(hosts, "--host", "web1", "--socket", "/no'where", "status")
     assert (found.status, "On web1: Nothing answers on /no'where" in found.err) == (69, True)
 
@@ -80,20 +82,20 @@ def test_nothing_stays_there_when_a_stream_is_killed(hosts: SshHosts) -> None:
         assert process.stdout.readline()
         assert _bridges(hosts)
         process.kill()
-    while _bridges(hosts):  # the test's own limit ends this
+    end_s = time.monotonic() + GOING_S
+    while (there := _bridges(hosts)) and time.monotonic() < end_s:
         time.sleep(0.02)
+    assert there == []
 
 
 def _bridges(hosts: SshHosts) -> list[str]:
     """The processes of lactl on the hosts: their sockets are named in the environment that sshd gave them."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                there = str(hosts.bin.parent / "there").encode() in file.read()
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                if there and b"\0bridge\0" in file.read():
-                    found.append(pid)
-        except OSError:
-            continue
+    found, path = [], str(hosts.bin.parent / "there").encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (
+                path in (process / "environ").read_bytes()
+                and b"\0bridge\0" in (process / "cmdline").read_bytes()
+            ):
+                found.append(process.name)
     return found

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,8 +20,9 @@ from lightagentd.client.aio import AsyncClient
 from lightagentd.client.blocking import Client
 from lightagentd.client.remote import Remote, wrong_host
 from tests.fake_ssh import GREETING, bridge, fake_ssh
+from tests.left import GOING_S
 from tests.prepared import REPOSITORY
-from tests.scripted_daemon import ScriptedDaemon
+from tests.scripted_daemon import Connection, ScriptedDaemon
 
 HOSTS = (
     "web1",
@@ -171,6 +174,14 @@ def start_bridge(*arguments: str) -> subprocess.Popen[bytes]:
     )
 
 
+def stays_silent(connection: Connection, call: dict[str, Any]) -> None:
+    """Begin a stream as the daemon does: it outlives a half-closed connection, and ends with a closed one."""
+    connection.reply({}, continues=True)
+    hung_up = select.poll()
+    hung_up.register(connection.sock, 0)
+    hung_up.poll(60_000)
+
+
 def test_the_bridge_passes_the_end_of_input_on_and_greeting_ends_both(scripted: ScriptedDaemon) -> None:
     scripted.answer("Manager.GetStatus", {"status": {}})
     scripted.start()
@@ -179,8 +190,7 @@ def test_the_bridge_passes_the_end_of_input_on_and_greeting_ends_both(scripted: 
         with start_bridge("--socket", str(scripted.path)) as plain:
             out, _ = plain.communicate(call, timeout=60)
         assert json.loads(out[:-1]) == {"parameters": {"status": {}}}
-        # A stream that stays silent: whoever asked is gone, and so is the bridge.
-        scripted.handle("Events.Subscribe", lambda connection, call: connection.reply({}, continues=True))
+        scripted.handle("Events.Subscribe", stays_silent)
         with start_bridge("--greet", "--socket", str(scripted.path)) as greeted:
             assert greeted.stdin is not None
             assert greeted.stdout is not None
@@ -189,7 +199,7 @@ def test_the_bridge_passes_the_end_of_input_on_and_greeting_ends_both(scripted: 
             while b"continues" not in (said := os.read(greeted.stdout.fileno(), 1 << 16)):
                 assert said
             greeted.stdin.close()
-            assert greeted.wait(60) == 0
+            assert greeted.wait(GOING_S) == 0
     finally:
         scripted.stop()
 

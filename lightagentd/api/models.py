@@ -52,7 +52,8 @@ class Model:
 @dataclass(frozen=True, kw_only=True)
 class ModelProvider:
     """An endpoint of models. `state`: ready, unusable, paused (as in `Model`), or found: a server on this
-    machine that nobody uses, with the `models` that it has. `key`: present, missing, or not needed.
+    machine or of models.look_at that nobody uses, with the `models` that it has; unreachable: nothing answers
+    at an address of models.look_at. `key`: present, missing, or not needed.
     `known_models`: of how many of its models something is known.
     """
 

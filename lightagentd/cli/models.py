@@ -65,7 +65,8 @@ def list_models(settings: Settings, every: bool, provider: str | None) -> None:
 @command.command("providers")
 @click.pass_obj
 def list_providers(settings: Settings) -> None:
-    """List the endpoints of models: those that are configured, and servers found on this machine.
+    """List the endpoints of models: those that are configured, and servers found on this machine or at the
+    addresses of models.look_at.
 
     The columns: name, state, kind, URL, whether there is a key, how many of its models are known, and of a
     server that was found its models. One that was found is used by nobody until a model of it is named.
@@ -189,6 +190,10 @@ def _offer(providers: Iterable[dict[str, Any]]) -> None:
         if each["state"] != "found":
             continue
         names = each["models"]
+        if each["suggestion"]:  # of models.look_at
+            say(f"\nFound at {each['base_url'].removesuffix('/v1')}: {_few(names)}.")
+            say(f"To use it: {each['suggestion']} Then its models are {each['name']}/MODEL.")
+            continue
         say(f"\nFound on this machine: {each['name']} at {each['base_url']} with {_few(names)}.")
         if names:
             model = f"{each['name']}/{names[0]}"

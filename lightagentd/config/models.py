@@ -219,6 +219,9 @@ class Models(Section):
     fallback: list[str] = Field(default_factory=lambda: ["runbook"])
     """What every agent falls back to behind its own list, when all endpoints before are down: `runbook` takes
     over where it has a runbook for the prompt. `[]` for nothing."""
+    look_at: list[str] = Field(default_factory=list, max_length=50)
+    """Addresses at which `lactl models` looks for model servers, beside the usual ports of this machine, such
+    as `http://gpu1:11434`. What is found there is shown, and used by nobody until it is a provider."""
     record: Path | None = None
     """A folder to which every exchange with a model is written, without secrets; see the kind `replay`."""
     known: dict[str, ModelFacts] = Field(default_factory=dict)
@@ -239,6 +242,16 @@ class Models(Section):
             if why := wrong_model(model):
                 raise ValueError(why)
         return models
+
+    @field_validator("look_at")
+    @classmethod
+    def _are_addresses(cls, urls: list[str]) -> list[str]:
+        for url in urls:
+            if why := wrong_url(url):
+                raise ValueError(why)
+            if urlsplit(url).path not in ("", "/") or "?" in url:
+                raise ValueError("it is the address of a server alone, such as http://gpu1:11434")
+        return urls
 
     @field_validator("record")
     @classmethod

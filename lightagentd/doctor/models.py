@@ -13,12 +13,13 @@ from lightagentd.api import Finding
 from lightagentd.config import configuration
 from lightagentd.config.configuration import Models, Provider
 from lightagentd.config.models import credential
-from lightagentd.doctor.finding import not_tried, ok, wrong
+from lightagentd.doctor.finding import not_tried, note, ok, wrong
 from lightagentd.errors import LightagentError
 from lightagentd.host.paths import Paths
+from lightagentd.llm.circuit import endpoint_of_url
 from lightagentd.llm.environment import Environment, own_environment
 from lightagentd.llm.in_force import InForce, in_force, unserved
-from lightagentd.llm.local import LocalServer, found_locally
+from lightagentd.llm.local import LocalServer, found_at, found_locally
 from lightagentd.llm.providers import known_provider
 
 _PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
@@ -40,6 +41,7 @@ async def check(paths: Paths, *, in_daemon: bool, reach: bool) -> list[Finding]:
         if reach and provider.over_http:
             told.append(await reached(name, provider))
     told += [_offered(server, models) for server in await found_locally()]
+    told += [_looked_at(server, models) for server in await found_at(models.look_at)]
     return told
 
 
@@ -147,6 +149,16 @@ def _proxy_of(provider: Provider) -> str:
         return ""
     named = urllib.request.getproxies().get(parts.scheme, "")
     return named if "://" in named or not named else f"http://{named}"
+
+
+def _looked_at(server: LocalServer, models: Models) -> Finding:
+    """What answers at an address of `look_at`."""
+    address = server.base_url.removesuffix("/v1")
+    if not server.reached:
+        return note("models", address, "no model server answers", "Start it, or correct models.look_at.")
+    used = any(endpoint_of_url(one.base_url) == endpoint_of_url(address) for one in models.providers.values())
+    detail = f"{server.kind} with {len(server.models)} model{'' if len(server.models) == 1 else 's'}"
+    return ok("models", address, detail if used else f"{detail}; to use it: {server.how_to_use}")
 
 
 def _offered(server: LocalServer, models: Models) -> Finding:

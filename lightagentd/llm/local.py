@@ -1,16 +1,17 @@
-"""Finds model servers on this machine on request. They are offered, and never used unasked.
+"""Finds model servers on request. They are offered, and never used unasked.
 
-Only the default ports of these servers on 127.0.0.1 are asked, and an answer counts only when it has the form
-that this server gives: another program may listen there. No proxy, no key, no redirect; answers are read up
-to a limit.
+Only the default ports of these servers on 127.0.0.1 are asked, and the addresses of `[models] look_at`. An
+answer counts only when it has the form that this server gives: another program may listen there. No proxy, no
+key, no redirect; answers are read up to a limit.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 from urllib.parse import urlsplit
 
@@ -24,17 +25,27 @@ TIMEOUT_S = 2.0
 _MOST_BYTES = 1 << 20
 _MOST_MODELS = 500
 _NAME_CHARS = 200
+_PORTS = {"http": 80, "https": 443}
 _HERE = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalServer:
-    """A server that answers. `name` is its provider's name, `models` its models."""
+    """A server that answers. `name` is its provider's name, `models` its models. One of `look_at` is named
+    after its host; its `kind` is `ollama` and so on, and it is not `reached` if no model server answers.
+    """
 
     name: str
     base_url: str
     models: tuple[str, ...]
     version: str = ""
+    kind: str = ""
+    reached: bool = True
+
+    @property
+    def how_to_use(self) -> str:
+        """What makes a server of `look_at` a provider."""
+        return f'Add [models.providers.{self.name}] with base_url = "{self.base_url}".'
 
     @property
     def model_strings(self) -> list[str]:
@@ -115,6 +126,25 @@ async def found_locally(
     return [server for server in looked if server is not None]
 
 
+async def found_at(urls: Sequence[str], *, timeout_s: float = TIMEOUT_S) -> list[LocalServer]:
+    """What answers at these addresses now, one for each; never raises."""
+    return list(await asyncio.gather(*(_look_at(url.rstrip("/"), timeout_s) for url in dict.fromkeys(urls))))
+
+
+async def _look_at(root: str, timeout_s: float) -> LocalServer:
+    parts = urlsplit(root)
+    host = parts.hostname or ""
+    is_address = host[:1].isdigit() or ":" in host
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", host if is_address else host.partition(".")[0]).strip("-")
+    if known_provider(name) is not None:
+        name += "-host"
+    places = {sign.provider: f"{root}/v1" for sign in SIGNS}
+    found = await found_locally(timeout_s=timeout_s, places=places)
+    if not found:
+        return LocalServer(name=name, base_url=f"{root}/v1", models=(), reached=False)
+    return replace(found[0], name=name, kind=found[0].name)
+
+
 async def served(base_url: str, headers: dict[str, str], *, anywhere: bool = False) -> list[str]:
     """The models that a server lists at `/models` of its base URL, on this machine or, with `anywhere`, on
     another that speaks plain HTTP; none of a server that does not answer. Those with TLS, the services on the
@@ -154,7 +184,7 @@ async def _listens(root: str) -> bool:
     """Whether any program listens there. Needs no HTTP client."""
     parts = urlsplit(root)
     try:
-        _, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        _, writer = await asyncio.open_connection(parts.hostname, parts.port or _PORTS[parts.scheme])
     except OSError:
         return False
     writer.transport.abort()
@@ -164,7 +194,7 @@ async def _listens(root: str) -> bool:
 async def _asked(sign: Sign, base_url: str, root: str) -> LocalServer | None:
     import httpx  # 0.1 s and some megabytes, for those who have such a server
 
-    transport = httpx.AsyncHTTPTransport(verify=False)
+    transport = httpx.AsyncHTTPTransport(verify=root.startswith("https:"))
     try:
         said = await _get(transport, f"{root}{sign.path}")
         if not sign.is_it(said):

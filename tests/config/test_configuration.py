@@ -118,6 +118,13 @@ def test_an_unknown_key_names_file_line_and_nearest_key(
         ),
         ("daemon = 5\n", 1, "daemon: Input should be a valid dictionary"),
         ("[worker]\nidle_timeout_s = nan\n", 2, "worker.idle_timeout_s: "),
+        ("[models]\nlook_at = ['gpu1:11434']\n", 2, "models.look_at: it has no scheme: write https://"),
+        (
+            "[models]\nlook_at = ['http://gpu1/v1']\n",
+            2,
+            "models.look_at: it is the address of a server alone",
+        ),
+        ("[models]\nlook_at = ['http://u:p@gpu1']\n", 2, "models.look_at: a user and a password do not"),
         (
             "[models.providers.x]\nbase_url = 'ftp://x'\n",
             2,

@@ -18,6 +18,7 @@ from lightagentd.llm import local
 from lightagentd.policy.operation import Operation
 from tests.agents.scripted import ME, Scripted, scripted
 from tests.conftest import write
+from tests.llm.test_local import serving
 from tests.scripted_model import DONE, Answer, Fault, Stream, call, chunk, say
 
 STRANGER = Caller(uid=os.getuid() + 4711, gid=1, pid=1)
@@ -449,3 +450,15 @@ async def test_servers_on_this_machine_are_offered_and_not_used(
     shown = await rig.daemon.service.models.show(ME, "ollama/qwen3:8b")
     assert shown.price is not None
     assert (shown.price.prompt, shown.price.origin) == (0.0, "local")
+
+
+async def test_servers_at_named_addresses_are_offered_or_told_to_be_away(paths: Paths) -> None:
+    answers = {"/api/version": {"version": "0.12.1"}, "/api/tags": {"models": [{"name": "qwen3:8b"}]}}
+    async with serving(answers) as url:
+        look_at = f'[models]\nlook_at = ["{url}", "http://127.0.0.1:1"]\n'
+        async with scripted(paths, [REPORT], toml=look_at) as rig:
+            found = {each.base_url: each for each in await rig.daemon.service.models.providers(ME)}
+    offered, away = found[f"{url}/v1"], found["http://127.0.0.1:1/v1"]
+    assert (offered.state, offered.models) == ("found", ["qwen3:8b"])
+    assert offered.suggestion.startswith("Add [models.providers.127-0-0-1]")
+    assert (away.state, "127.0.0.1:1 (models.look_at)" in away.problem) == ("unreachable", True)

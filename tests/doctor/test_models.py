@@ -11,6 +11,7 @@ from lightagentd.doctor import files, models
 from lightagentd.host.paths import Paths
 from lightagentd.llm.local import LocalServer
 from tests.conftest import write
+from tests.llm.test_local import serving
 
 KEY = "sk-very-secret-key-0123456789"
 
@@ -129,3 +130,13 @@ async def test_a_fallback_that_no_provider_serves_is_wrong(paths: Paths) -> None
     found = await told(paths, "fallback")
     assert (found.status, found.remedy.split()[0]) == ("wrong", "Add")
     assert "nobody" in found.detail
+
+
+async def test_an_address_where_no_model_server_answers_is_a_note(paths: Paths) -> None:
+    write(paths.config / "lightagentd.toml", '[models]\nlook_at = ["http://127.0.0.1:1"]\n')
+    found = await told(paths, "http://127.0.0.1:1")
+    assert (found.status, found.detail) == ("note", "no model server answers")
+    async with serving({"/v1/models": {"object": "list", "data": [{"id": "m", "owned_by": "vllm"}]}}) as url:
+        write(paths.config / "lightagentd.toml", f'[models]\nlook_at = ["{url}"]\n')
+        found = await told(paths, url)
+    assert (found.status, found.detail.partition(";")[0]) == ("ok", "vllm with 1 model")

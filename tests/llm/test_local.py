@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.llm.local import SIGNS, LocalServer, found_locally, served
+from lightagentd.llm.local import SIGNS, LocalServer, found_at, found_locally, served
 
 MODELS = {"object": "list", "data": [{"id": "a-model", "object": "model", "owned_by": "llamacpp"}]}
 OLLAMA = {
@@ -141,3 +141,32 @@ async def test_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     async with serving(OLLAMA) as root:
         assert len(await look(root, "ollama")) == 1
+
+
+async def test_the_addresses_that_are_named_are_looked_at_and_nothing_else() -> None:
+    async with (
+        serving(OLLAMA) as ollama,
+        serving({"/": b"a web page"}) as other,
+        serving({}, hang=True) as hung,
+    ):
+        # A name that is not there, a port that nobody listens on, a page, and a server that never answers.
+        urls = [ollama, f"{ollama}/", "http://nowhere.invalid:11434", "http://127.0.0.1:1", other, hung]
+        found = await found_at(urls, timeout_s=1.0)
+    first = found[0]
+    assert (first.name, first.kind, first.models) == ("127-0-0-1", "ollama", ("llama3.2:3b",))
+    assert first.base_url == f"{ollama}/v1"
+    assert [one.reached for one in found] == [True, True, False, False, False, False]
+    assert first.how_to_use == f'Add [models.providers.127-0-0-1] with base_url = "{ollama}/v1".'
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("http://gpu1.example.invalid:11434", "gpu1"),
+        ("http://openai.invalid", "openai-host"),
+        ("https://[::1]:1", "1"),
+    ],
+)
+async def test_a_server_elsewhere_is_named_after_its_host(url: str, name: str) -> None:
+    [found] = await found_at([url])
+    assert (found.name, found.reached) == (name, False)

@@ -26,7 +26,7 @@ from lightagentd.events.context import within
 from lightagentd.events.types.daemon import ModelsRefreshed
 from lightagentd.llm.circuit import endpoint_of_url
 from lightagentd.llm.factory import Recipe, client_of, recipe_of
-from lightagentd.llm.local import LocalServer, found_locally, served
+from lightagentd.llm.local import LocalServer, found_at, found_locally, served
 from lightagentd.llm.metadata.facts import CONFIGURATION, Facts
 from lightagentd.llm.metadata.price import Price
 from lightagentd.llm.protocol import ModelClient
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 OPENAI = "openai"
 """The protocol of all servers that are found on this machine."""
 READY, UNUSABLE, PAUSED, FOUND, KNOWN = "ready", "unusable", "paused", "found", "known"
+UNREACHABLE = "unreachable"
 _PRESENT, _MISSING, _NOT_NEEDED = "present", "missing", "not needed"
 
 
@@ -92,15 +93,21 @@ class Models(Operations, interface="org.lightagent1.Models"):
 
     @method("Providers", returns="providers")
     async def providers(self, caller: Caller) -> list[api.ModelProvider]:
-        """The endpoints: those of the configuration and of the environment, and servers on this machine."""
+        """The endpoints: those of the configuration and of the environment, servers on this machine, and
+        what answers at the addresses of models.look_at.
+        """
         caller = await self._access.admit(caller, Operation.INSPECT)
         in_use = await self._in_use(caller)
         of_models = {model.partition("/")[0] for model in in_use} - {RUNBOOK}
         names = dict.fromkeys([*self._models.providers, *sorted(of_models)])
         used = await asyncio.to_thread(lambda: [self._provider(name, in_use) for name in names])
         taken = {endpoint_of_url(each.base_url) for each in used}
-        found = [one for one in await found_locally() if endpoint_of_url(one.base_url) not in taken]
-        return [*used, *map(self._offered, found)]
+        here, there = await asyncio.gather(found_locally(), found_at(self._models.look_at))
+        for one in (*here, *there):
+            if (endpoint := endpoint_of_url(one.base_url)) not in taken:
+                taken.add(endpoint)
+                used.append(self._offered(one))
+        return used
 
     @method("Show", returns="model")
     async def show(self, caller: Caller, model: str) -> api.Model:
@@ -235,7 +242,12 @@ class Models(Operations, interface="org.lightagent1.Models"):
         return shown(api.ModelProvider, state, name=name, known_models=known, models=[])
 
     def _offered(self, server: LocalServer) -> api.ModelProvider:
-        found = _State(state=FOUND, kind=OPENAI)
+        found = _State(state=FOUND, kind=OPENAI, suggestion=server.how_to_use if server.kind else "")
+        if not server.reached:
+            problem = f"No model server answers at {server.base_url.removesuffix('/v1')} (models.look_at)."
+            found = _State(
+                state=UNREACHABLE, problem=problem, suggestion="Start it, or correct models.look_at."
+            )
         return shown(
             api.ModelProvider,
             found,

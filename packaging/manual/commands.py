@@ -28,6 +28,7 @@ _ENVIRONMENT = (
         "XDG_RUNTIME_DIR",
         "Where the socket of a user's own daemon lies, below lightagentd/; it comes before the system's.",
     ),
+    ("XDG_CONFIG_HOME", "Where lightagent/lactl.toml lies; ~/.config if it is not set."),
     ("XDG_STATE_HOME", "Where lactl chat keeps what was typed; ~/.local/state if it is not set."),
     ("NO_COLOR", "Print without colours (https://no-color.org); so does TERM=dumb."),
 )
@@ -37,6 +38,10 @@ _FILES = (
         "The system daemon's socket; for root and the group lightagent.",
     ),
     ("$XDG_RUNTIME_DIR/lightagentd/control.sock", "That of a user's own daemon."),
+    (
+        "$XDG_CONFIG_HOME/lightagent/lactl.toml",
+        "Groups of hosts for `--hosts`: under [hosts] lines such as web = [\"web1\", \"admin@web2\"].",
+    ),
     ("$XDG_STATE_HOME/lightagent/chat_history", "What was typed in chats; its owner alone can read it."),
 )
 _EXAMPLES = (
@@ -56,6 +61,10 @@ _EXAMPLES = (
     ("Allow what waits, once:", ("lactl approvals", 'lactl approve 3f --note "for the release"')),
     ("Answer what an agent asks:", ("lactl inputs", 'lactl answer 3f "the second disk"')),
     ("Follow one agent, also across restarts of the daemon:", ("lactl events --follow --agent ops",)),
+    (
+        "Ask the daemons of other machines, through ssh and with your rights there:",
+        ("lactl --host web1 chat ops", 'lactl --hosts @web,db1 prompt ops "check disk"'),
+    ),
     ("Prove that nobody changed the history:", ("lactl audit verify",)),
     (
         "Keep a copy of the history, and put it back while the daemon is stopped:",
@@ -105,7 +114,7 @@ def _overview(root: Command, every: list[Command], stamp: Stamp) -> str:
         made.example(lines)
     made.section("SEE ALSO")
     nouns = (f"{_page_of(one)}(1)" for one in every if len(one.path) == 1)
-    made.raw(see_also("lactl", *nouns, "journalctl(1)", "varlinkctl(1)"))
+    made.raw(see_also("lactl", *nouns, "journalctl(1)", "ssh(1)", "varlinkctl(1)"))
     return made.text()
 
 

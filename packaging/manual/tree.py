@@ -11,7 +11,7 @@ import click
 
 from lightagentd.cli.main import lactl
 
-COMMON = ("--json", "--socket", "--no-ask-password", "--help")
+COMMON = ("--json", "--socket", "--host", "--hosts", "--no-ask-password", "--help")
 """Options that every command has."""
 
 

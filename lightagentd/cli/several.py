@@ -127,7 +127,10 @@ def _all(settings: Settings, ask: Question, limit_s: float) -> list[Outcome]:
                     sys.stderr.write(f"{host}: {clean(outcome.ended)}, {outcome.seconds:.1f} s\n")
                 return outcome
 
-        return await asyncio.gather(*map(one, settings.hosts))
+        # Ctrl-C ends a gather with the first task that ends; a group waits for those that still cancel turns.
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(host)) for host in settings.hosts]
+        return [task.result() for task in tasks]
 
     return asyncio.run(run())
 

@@ -40,7 +40,7 @@ _FILES = (
     ("$XDG_RUNTIME_DIR/lightagentd/control.sock", "That of a user's own daemon."),
     (
         "$XDG_CONFIG_HOME/lightagent/lactl.toml",
-        "Groups of hosts for `--hosts`: under [hosts] lines such as web = [\"web1\", \"admin@web2\"].",
+        'Groups of hosts for `--hosts`: under [hosts] lines such as web = ["web1", "admin@web2"].',
     ),
     ("$XDG_STATE_HOME/lightagent/chat_history", "What was typed in chats; its owner alone can read it."),
 )

@@ -79,6 +79,10 @@ class Place(StrEnum):
     an administrator's runs there."""
     WATCHER = "watcher"
     """One for each agent, that holds watches between calls and runs several calls at once."""
+    SERVER = "server"
+    """A worker of the call's effect for this tool alone, which keeps a program between calls."""
+    REMOTE = "remote"
+    """As SERVER in the sandbox of reach, whatever the effect: the program runs elsewhere."""
 
 
 class Args(BaseModel):
@@ -206,7 +210,8 @@ def action(
     named (files, processes, devices). Otherwise `clean` says in a few words why it cannot.
     `timeout_s` is the time a call gets when the caller names none.
     `place` is where it runs, if not in the worker of its effect.
-    `host` is the argument that names the host, or the URL, that a call with the effect reach goes to.
+    `host` is the argument that names the host, or the URL, that a call with the effect reach goes to; or the
+    URL itself, if it is always the same.
     `resume` names the method that goes on with a person's answer after `NeedsInput`: `async def
     NAME(self, ctx, state, answer)`. It runs as the action does, and may ask again.
     """
@@ -230,6 +235,8 @@ class Tool:
     """Base class of all tools. The class's docstring describes the tool to people and models."""
 
     name: ClassVar[str]
+    agents: ClassVar[tuple[str, ...]] = ()
+    """The agents that have it; all of them when there are none."""
 
     publish: Publish | None = None
     """Put an event of the tool's own into the history, outside of any call; the worker sets it. Only what
@@ -264,7 +271,7 @@ def actions_of(tool: Tool) -> Iterator[Action]:
             raise TypeError(f"{where} needs a docstring: it is what a model reads")
         if mark["effect"] is None and "effect" not in model.model_fields:
             raise TypeError(f"{where} lets the caller choose the effect and so needs an argument 'effect'")
-        if mark["host"] and mark["host"] not in model.model_fields:
+        if mark["host"] and "://" not in mark["host"] and mark["host"] not in model.model_fields:
             raise TypeError(f"{where} has no argument {mark['host']!r} that could name its host")
         yield Action(
             tool=tool.name,

@@ -60,6 +60,7 @@ class Content:
         )
         own = await self._read_own(pool, definitions, definitions.agents)
         self.definitions, self.own = definitions, own
+        pool.servers.forget()
         pool.own_tools.kits.clear()
         pool.own_tools.kits.update(self._kits(own))
         for skill in self.skills.skills.values():
@@ -138,12 +139,12 @@ class Content:
 
     def toolbox_of(self, agent: str) -> Toolbox:
         """The tools of an agent, with its own; the same object until they change."""
-        own = self.own.get(agent)
-        if own is None or not own.toolbox.tools:
+        own = self.own_of(agent)
+        if not own.toolbox.tools and not self.toolbox.narrow:
             return self.toolbox
         known = self._toolboxes.get(agent)
         if known is None or known[0] is not self.toolbox or known[1] is not own:
-            whole = Toolbox({**self.toolbox.tools, **own.toolbox.tools})
+            whole = Toolbox({**self.toolbox.of(agent), **own.toolbox.of(agent)})
             known = self._toolboxes[agent] = (self.toolbox, own, whole)
         return known[2]
 

@@ -150,7 +150,7 @@ class Registry:
         ]
         found += [*self.shared.prompts.problems(), *self.shared.hooks.problems()]
         found += [*self.shared.memories.problems, self._content.toolbox_problem, *self._unmade.values()]
-        found += self.shared.model_clients.problems()
+        found += [*self.shared.pool.servers.problems(), *self.shared.model_clients.problems()]
         if self.shared.model_clients.models.record:
             parts = [agent.parts for agent in self.agents.values() if agent.parts is not None]
             found += dict.fromkeys(problem for one in parts for problem in one.recording_problems())

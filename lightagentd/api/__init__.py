@@ -11,6 +11,7 @@ from lightagentd.api.evals import *
 from lightagentd.api.flows import *
 from lightagentd.api.history import *
 from lightagentd.api.hooks import *
+from lightagentd.api.mcp import *
 from lightagentd.api.models import *
 from lightagentd.api.policy import *
 from lightagentd.api.sessions import *

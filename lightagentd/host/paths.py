@@ -109,6 +109,11 @@ def share_folder() -> Path:
     return Path(sys.prefix) / "share" / "lightagentd"
 
 
+def tool_folders(paths: Paths) -> list[Path]:
+    """The existing folders of tools: files of Python, and of MCP servers."""
+    return [*content_folders("tools", paths), *content_folders("mcp.d", paths)]
+
+
 def content_folders(kind: str, paths: Paths) -> list[Path]:
     """The existing folders of one kind of content; the first match wins."""
     folders = [paths.config / kind]

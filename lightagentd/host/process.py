@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lightagentd.errors import ToolError
 from lightagentd.text.reason import reason
@@ -42,6 +42,8 @@ KILL_WAIT_S = 5.0
 DRAIN_S = 0.2
 """How long output is still read after the process has ended, while a child of it holds the pipe."""
 _POLL_S = 0.02
+LEAVE_S = 0.5
+"""How long a kept process has to leave after its input was closed."""
 
 _before_exec: Callable[[], None] | None = None
 _make_door: Callable[[], BusDoor] | None = None
@@ -400,3 +402,97 @@ async def start(
         pass_fds=pass_fds,
         start_new_session=True,
     )
+
+
+class Group(Protocol):
+    """A cgroup: what is started in its block belongs to it, and `end` ends all of it."""
+
+    def __enter__(self) -> Group: ...
+
+    def __exit__(self, *args: object) -> None: ...
+
+    async def end(self) -> None: ...
+
+
+_apart: Callable[[str], Group] | None = None
+_kept: set[KeptProcess] = set()
+
+
+def keep_apart(make: Callable[[str], Group] | None) -> None:
+    """Where calls have cgroups: `make` gives one for a process that outlives its call."""
+    global _apart
+    _apart = make
+
+
+def kept() -> frozenset[KeptProcess]:
+    """The processes that outlive their calls."""
+    return frozenset(_kept)
+
+
+class KeptProcess:
+    """A program that speaks on its standard input and output, confined as a command; its starter ends it."""
+
+    def __init__(self, child: asyncio.subprocess.Process, home: Path, door: BusDoor | None) -> None:
+        self._child, self._door = child, door
+        self.home = home
+        """Its folder, which is its owner's to remove."""
+        assert child.stdin
+        assert child.stdout
+        assert child.stderr
+        self.stdin, self.stdout, self.stderr = child.stdin, child.stdout, child.stderr
+        self._group: Group | None = None
+
+    @classmethod
+    async def start(
+        cls, argv: Sequence[str], *, env: Mapping[str, str], home: Path, limit_bytes: int, apart: str = ""
+    ) -> KeptProcess:
+        """`limit_bytes` is the longest line of its output. With the name `apart`, it is no part of the call
+        that starts it, and outlives that. Raises ToolError when it cannot be started.
+        """
+        group = _apart(apart) if apart and _apart is not None else None
+        door = _open_door(argv[0])
+        try:
+            with group or contextlib.nullcontext():
+                child = await asyncio.create_subprocess_exec(
+                    *argv,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    cwd=home,
+                    env=clean_environment(env),
+                    limit=limit_bytes,
+                    start_new_session=True,
+                    preexec_fn=_preparation(door),
+                )
+            _answer(door, argv[0])
+        except BaseException as err:
+            if door is not None:
+                door.close()
+            if group is not None:
+                await group.end()
+            if isinstance(err, OSError | ValueError | subprocess.SubprocessError):
+                raise _not_started(argv[0], home, err) from err
+            raise
+        found = cls(child, home, door)
+        found._group = group
+        if apart:
+            _kept.add(found)
+        return found
+
+    @property
+    def status(self) -> int | None:
+        """How it has ended; None while it runs."""
+        return self._child.returncode
+
+    async def end(self) -> None:
+        """Close its input, which asks it to leave, and end all that is left of it."""
+        try:
+            self.stdin.close()
+            await _until(lambda: self.status is not None, LEAVE_S)
+            await end_group(self._child.pid, lambda: self.status is not None)
+        finally:
+            _kept.discard(self)
+            if self._door is not None:
+                self._door.close()
+            if self._group is not None:
+                await self._group.end()

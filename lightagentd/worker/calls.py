@@ -108,6 +108,7 @@ def describe(loaded: LoadedTool) -> dict[str, Any]:
         "description": (loaded.tool.__doc__ or "").strip() if loaded.tool else "",
         "path": str(loaded.path),
         "problem": problem,
+        "agents": list(loaded.tool.agents) if loaded.tool else [],
         "line": line,
         "actions": actions,
     }

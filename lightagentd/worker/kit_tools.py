@@ -22,8 +22,8 @@ from lightagentd.text.reason import reason
 from lightagentd.tool import Place, Tool
 from lightagentd.worker.loader import LoadedTool, ToolFiles
 
-TOOLS = "tools"
-_OWN_PLACES = (None, Place.WATCHER)
+TOOLS, SERVERS = "tools", "mcp"
+_OWN_PLACES = (None, Place.WATCHER, Place.SERVER, Place.REMOTE)
 """Where the tools of a kit may run; the other places serve all agents."""
 
 
@@ -58,12 +58,18 @@ class KitTools:
             return None
         if self._tools is None:
             self._folder = folder
-            self._tools = ToolFiles([Path(folder, TOOLS)], self.ready)
+            self._tools = ToolFiles([Path(folder, TOOLS), Path(folder, SERVERS)], self.ready)
         if name not in [*self._tools]:  # to ask the mapping itself would load the file
             return None
         if change:
-            _check_trusted(Path(folder, TOOLS), name)
+            _check_trusted(self._tools.path(name).parent, name)
         return _placed(self._tools[name])
+
+    def path(self, name: str, folder: str) -> Path | None:
+        """The file of a tool of the kit in this folder. Raises PermissionDenied."""
+        self.check(folder)
+        there = ToolFiles([Path(folder, TOOLS), Path(folder, SERVERS)]) if folder else None
+        return there.path(name) if there is not None and name in [*there] else None
 
     def loaded(self) -> dict[str, LoadedTool]:
         """Those that were used."""

@@ -33,6 +33,8 @@ LOAD_LIMIT_S = 5.0
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 """What a tool and an action may be called: their names make the name of a function towards a model."""
 _CLASS = re.compile(rb"class \w+\(.*Tool\b")
+SERVER_FOLDERS = ("mcp.d", "mcp")
+"""The folders whose files are MCP servers (`toolkit.mcp`)."""
 FUNCTION_LIMIT_CHARS = 64
 """The longest name of a function that the models' interfaces take."""
 
@@ -60,7 +62,7 @@ class ToolFiles(Mapping[str, LoadedTool]):
         self.loaded: dict[str, LoadedTool] = {}
         self.ready = ready
         for folder in folders:
-            for path in sorted(folder.glob("*.py")):
+            for path in sorted(folder.glob("*.toml" if folder.name in SERVER_FOLDERS else "*.py")):
                 if not path.name.startswith("_"):
                     self._paths.setdefault(path.stem, path)
 
@@ -72,6 +74,10 @@ class ToolFiles(Mapping[str, LoadedTool]):
             self.loaded[name] = found
         return self.loaded[name]
 
+    def path(self, name: str) -> Path:
+        """The file of a tool. Raises KeyError."""
+        return self._paths[name]
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._paths)
 
@@ -81,7 +87,7 @@ class ToolFiles(Mapping[str, LoadedTool]):
 
 def load_tool(path: Path) -> LoadedTool:
     """Load one file, which must hold exactly one class derived from `Tool`, named like the file, or functions
-    with `tool_info` (see `functions`)."""
+    with `tool_info` (see `functions`); or the file of an MCP server."""
     name = path.stem
     module_name = f"lightagentd_tool_{name}"
     try:
@@ -137,6 +143,10 @@ def module_of(path: Path, module_name: str) -> ModuleType:
 
 
 def _import(path: Path, module_name: str) -> Tool:
+    if path.suffix == ".toml":
+        from lightagentd.toolkit.mcp.tool import class_of  # few workers have one
+
+        return class_of(path)()
     module = module_of(path, module_name)
     classes = [
         cls

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lightagentd.config import configuration
 from lightagentd.errors import Unavailable, WorkerUnavailable
-from lightagentd.host.paths import Paths, content_folders
+from lightagentd.host.paths import Paths, content_folders, tool_folders
 from lightagentd.text.reason import reason
 from lightagentd.tool import Effect, Place
 from lightagentd.varlink.server import VarlinkConnection
@@ -139,7 +139,7 @@ class LocalWorkers:
                 backend=self.backend,
                 paths=self._paths,
                 listen_fd=listener.fileno(),
-                tools=content_folders("tools", self._paths),
+                tools=tool_folders(self._paths),
                 extra=[*skills, *self._kit_folders()],
                 bus=self.bus.path,
                 env=self._environment(whom.agent, where, skills),

@@ -53,6 +53,7 @@ from lightagentd.worker.lanes import (
     distinct,
 )
 from lightagentd.worker.local import LocalWorkers, clear_folder
+from lightagentd.worker.mcp_looking import ServerWorkers
 from lightagentd.worker.own_tools import OwnTools
 from lightagentd.worker.room import Room
 from lightagentd.worker.sandbox import Backend
@@ -80,6 +81,7 @@ class Pool:
         self._room = Room(settings.max_workers, self.workers)
         self.own_tools = OwnTools(self._worker, self._end)
         self.hooks = HookWorkers(self._worker, self._end, self._lanes.kill)
+        self.servers = ServerWorkers(self._worker, self._end, self.own_tools.kit_for)
         self._folders = lambda: [*self.own_tools.folders(), *self.hooks.folders.values()]
         """Gives the folders of kits and hooks, which workers must be able to read."""
         self.source: Source = LocalWorkers(settings, paths, self._folders)
@@ -194,7 +196,7 @@ class Pool:
         Only the actions in `OWN_PREVIEWS` make their preview in the worker for change. Raises
         InvalidArgument, ToolNotFound, the preview's errors, and WorkerUnavailable.
         """
-        if place is Place.INSPECT:
+        if place in (Place.INSPECT, Place.SERVER, Place.REMOTE):
             place = None  # what it may see beyond others is not needed to look at arguments
         where: Effect | Place = place or (Effect.OBSERVE if effect is Effect.CHANGE else effect)
         if preview and (tool, action) in OWN_PREVIEWS:
@@ -274,7 +276,10 @@ class Pool:
         where = call.place or call.effect
         if where is Place.INSPECT and not self.source.has("", Place.INSPECT):
             where = call.effect  # whose worker sees less, and says so
-        async with self._worker(Whom.of(call.agent, where, call.owner), call.owner) as worker:
+        server = call.tool if where in (Place.SERVER, Place.REMOTE) else ""
+        if server:
+            where = call.effect if where is Place.SERVER else Effect.REACH
+        async with self._worker(Whom.of(call.agent, where, call.owner, server), call.owner) as worker:
             ended = False
             try:
                 async with asyncio.timeout(call.timeout_s + OVERTIME_S):
@@ -287,6 +292,8 @@ class Pool:
                         if event["kind"] == "kept":
                             await self.kept.add(call, event)
                             continue
+                        if server:
+                            self.servers.note(server, event)
                         ended = event["kind"] in LAST
                         if ended:
                             await self.kept.whole(call)
@@ -313,7 +320,7 @@ class Pool:
     @contextlib.asynccontextmanager
     async def _worker(self, whom: Whom, owner: int = 0) -> AsyncGenerator[WorkerProcess, None]:
         """A block with an idle or new worker that serves them; `owner` is whose call it is."""
-        place = isinstance(whom.where, Place)
+        place = isinstance(whom.where, Place) or bool(whom.server)
         limit = SHARED_CONNECTIONS if place else self._settings.max_per_effect
         lane = self._lanes.lane(whom, limit, shared=place or self.source.shares)
         async with lane.turn(owner), lane.free:

@@ -16,14 +16,12 @@ import argparse
 import asyncio
 import contextlib
 import itertools
-import json
 import logging
 import os
 import signal
 import socket
 import sys
 import tempfile
-from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +38,7 @@ from lightagentd.errors import (
     WorkerUnavailable,
 )
 from lightagentd.events.context import EventContext, tell_whose, using
+from lightagentd.host import process
 from lightagentd.text.reason import reason
 from lightagentd.tool import Action, Args, Effect, Place, Preview, Tool
 from lightagentd.varlink.server import Peer, VarlinkServer, error_reply
@@ -50,14 +49,14 @@ from lightagentd.worker.kit_tools import KitTools
 from lightagentd.worker.leftovers import Ends, children, end_all, reap
 from lightagentd.worker.loader import LoadedTool, ToolFiles
 from lightagentd.worker.lockdown import MACHINE, forbid_programs, harden, serves
+from lightagentd.worker.mcp_servers import ServersInterface
 from lightagentd.worker.needs_input import going_on
 from lightagentd.worker.proof import prove
+from lightagentd.worker.published import Published
 from lightagentd.worker.removal import remove
 
 _log = logging.getLogger(__name__)
 
-_PUBLISHED_LIMIT = 4096
-"""Events outside of calls that may wait for the daemon."""
 PREVIEW_LIMIT_S = 10.0
 _KILL_ROUNDS, _KILL_PAUSE_S = 400, 0.005
 """How often and how fast killed processes are checked for: they take a moment to go."""
@@ -142,7 +141,7 @@ class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
 
         Objects {kind: event, topic, type, data}, and {kind: lost, count} where the daemon was too slow.
         """
-        async for event in self._worker.follow():
+        async for event in self._worker.published.follow():
             yield event
 
     @varlinkmethod(return_parameter="event", delay_generator=False, allow_foreign=True)
@@ -215,17 +214,14 @@ class Worker:
         self._ends = ends
         self._calls: dict[str, asyncio.Event] = {}
         """The calls that run, and what is set when each is over."""
-        self._published: deque[dict[str, Any]] = deque()
-        """What waits for the daemon; at most `_PUBLISHED_LIMIT`."""
-        self._publishing = asyncio.Event()
-        self._lost = 0
+        self.published = Published()
         self._previews = itertools.count(1)
         self._kit = KitTools()
         tools.ready = self._kit.ready = self._adopt
 
     def _adopt(self, tool: Tool) -> None:
         """Let a newly loaded tool publish through this worker."""
-        tool.publish = self.publish
+        tool.publish = self.published.publish
 
     @property
     def running(self) -> int:
@@ -247,27 +243,6 @@ class Worker:
             here = f"the worker for {self._place}" if self._place else "the worker of an effect"
             raise PermissionDenied(f"{tool}.{action} does not run in {here}.")
         return found
-
-    def publish(self, topic: str, event_type: str, data: dict[str, Any]) -> None:
-        """Keep an event of a tool for the daemon; beyond the limit it is dropped and counted."""
-        json.dumps(data, allow_nan=False)
-        if len(self._published) >= _PUBLISHED_LIMIT:
-            self._lost += 1
-        else:
-            self._published.append({"kind": "event", "topic": topic, "type": event_type, "data": data})
-        self._publishing.set()
-
-    async def follow(self) -> AsyncIterator[dict[str, Any]]:
-        """The tools' published events as they arrive."""
-        while True:
-            self._publishing.clear()
-            while self._published:
-                yield self._published.popleft()
-            if self._lost:
-                lost, self._lost = self._lost, 0
-                yield {"kind": "lost", "count": lost}
-            if not self._published:
-                await self._publishing.wait()
 
     async def preview(
         self, action: Action, owning: Tool | None, args: Args, agent: str, session: str, owner: int
@@ -297,6 +272,24 @@ class Worker:
             raise ToolError(f"The preview of {action.tool}.{action.name} failed: {err}") from err
         finally:
             remove(context.scratch)
+
+    def path_of(self, tool: str, kit: str) -> Path:
+        """The file of a tool, loaded or not. Raises ToolNotFound, PermissionDenied."""
+        found = self.tools.path(tool) if tool in [*self.tools] else self._kit.path(tool, kit)
+        if found is None:
+            raise ToolNotFound(f"There is no tool {tool!r}.")
+        return found
+
+    @contextlib.asynccontextmanager
+    async def block(self) -> AsyncIterator[Path]:
+        """A block with a scratch folder, that ends all processes started in it, if calls have cgroups."""
+        call_id = f"look-{next(self._previews)}"
+        folder = self.make_scratch(call_id)
+        try:
+            async with self._held(call_id):
+                yield folder
+        finally:
+            remove(folder)
 
     async def prove(self) -> list[str]:
         """The forbidden things that a command can do. Raises WorkerUnavailable."""
@@ -394,15 +387,17 @@ class Worker:
         """Remove a call's folder, and everything in the folder above if that belongs to this worker alone."""
         remove(used)
         if self._own_scratch and not self.running:
+            homes = {one.home for one in process.kept()}
             for entry in self._scratch.iterdir():
-                remove(entry)
+                if entry not in homes:
+                    remove(entry)
 
     async def _end_leftovers(self, cgroup: CallCgroup | None) -> None:
         """Kill the processes that an ended call left, and wait until they are gone."""
         if cgroup is not None:
             await self._end_cgroup(cgroup)
             return
-        if self.running > 1:
+        if self.running > 1 or process.kept():  # a worker with a server has no commands
             return
         for _ in range(_KILL_ROUNDS):
             if not end_all(self._ends):
@@ -430,7 +425,8 @@ async def serve(worker: Worker, sock: socket.socket, idle_timeout_s: float) -> N
             loop.add_signal_handler(signum, stop.set)
 
     def interfaces(_peer: Peer) -> list[VarlinkInterface]:
-        return [WorkerInterface(worker), HooksInterface(worker.retired.set)]
+        servers = ServersInterface(worker.path_of, worker.block)
+        return [WorkerInterface(worker), HooksInterface(worker.retired.set), servers]
 
     server = VarlinkServer([sock], interfaces, product="lightagent-worker")
     server.start()
@@ -483,6 +479,7 @@ def main(
     if sys.version_info < (3, 12):
         # The default makes a thread for each command, which a limit on processes can refuse.
         asyncio.set_child_watcher(asyncio.PidfdChildWatcher())
+    process.keep_apart(cgroups.make if cgroups is not None else None)
     worker = Worker(
         ToolFiles(options.tools),
         scratch=options.scratch,

@@ -23,7 +23,8 @@ HOOKS = "hooks@"
 @dataclass(frozen=True)
 class Whom:
     """Whom a worker serves, and with what rights. Two that differ share no worker, except that a watcher is
-    the worker of observe where systemd runs them. An idle worker may be handed over (`may_follow`).
+    the worker of observe where systemd runs them, and that for a server the one of its effect. An idle worker
+    may be handed over (`may_follow`).
     """
 
     agent: str
@@ -31,17 +32,19 @@ class Whom:
     where: Effect | Place
     owner: int = 0
     """The uid of the person on whose behalf the agent works. A worker for change serves all of them."""
+    server: str = ""
+    """The tool that keeps a program between calls, if the worker is for that alone."""
 
     @classmethod
-    def of(cls, agent: str, where: Effect | Place, owner: int) -> Whom:
+    def of(cls, agent: str, where: Effect | Place, owner: int, server: str = "") -> Whom:
         if where in MACHINE:
             return cls("", where)
-        return cls(agent, where, 0 if where is Effect.CHANGE else owner)
+        return cls(agent, where, 0 if where is Effect.CHANGE else owner, server)
 
     @property
     def unit(self) -> Whom:
         """Whose worker it is where systemd runs them."""
-        return replace(self, where=Effect.OBSERVE) if self.where is Place.WATCHER else self
+        return replace(self, where=Effect.OBSERVE if self.where is Place.WATCHER else self.where, server="")
 
     def may_follow(self, other: Whom) -> bool:
         """Whether an idle worker of `other` may serve them: another agent's, of the same person, in the same
@@ -51,6 +54,7 @@ class Whom:
             self.where in (Effect.OBSERVE, Effect.REACH)
             and self.agent
             and other.agent
+            and not self.server
             and not self.agent.startswith(HOOKS)
             and not other.agent.startswith(HOOKS)
             and replace(other, agent=self.agent) == self

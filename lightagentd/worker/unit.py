@@ -18,7 +18,7 @@ from pathlib import Path
 
 from lightagentd.errors import ConfigError
 from lightagentd.host import process
-from lightagentd.host.paths import Paths, content_folders
+from lightagentd.host.paths import Paths, content_folders, tool_folders
 from lightagentd.tool import Effect
 from lightagentd.worker import busdoor, confine, landlock, program, seccomp
 from lightagentd.worker.cgroups import CallCgroups, join
@@ -43,7 +43,7 @@ def main() -> None:
             "the unit has no cgroup of its own below which calls could run (Delegate=yes; with a Slice= of a"
             f" drop-in also ReadWritePaths=): {err}"
         )
-    arguments = [option for one in content_folders("tools", paths) for option in ("--tools", str(one))]
+    arguments = [option for one in tool_folders(paths) for option in ("--tools", str(one))]
     if effect is Effect.CHANGE:
         if own := os.environ.get("RUNTIME_DIRECTORY"):
             arguments += ["--scratch", own]

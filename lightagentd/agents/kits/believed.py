@@ -26,7 +26,7 @@ class _Action(BaseModel):
     effect: Literal["", "observe", "reach", "change"]
     taints: bool
     timeout_s: float = Field(gt=0, lt=1e9, allow_inf_nan=False)
-    place: Literal["", "watcher"] = ""
+    place: Literal["", "watcher", "server", "remote"] = ""
     host: str = Field(default="", max_length=_TEXT_CHARS)
     parameters: dict[str, Any] = Field(alias="schema")
     plain: dict[str, Any] | None = None

@@ -3,6 +3,7 @@
     AGENT.md
     skills/NAME/         skills, as in the folders that all agents share
     tools/NAME.py        tools, which only this agent's workers load
+    mcp/NAME.toml        MCP servers, which are tools as well
     agents/NAME/         members: agents with folders of the same kind, but without agents of their own
     flows/, evals/       flows, and cases of assessments
     hooks/               functions around its turns (`hooks`)
@@ -24,9 +25,9 @@ from lightagentd.host.paths import share_folder
 from lightagentd.host.users import called
 from lightagentd.text.reason import reason
 
-SKILLS, TOOLS, AGENTS = "skills", "tools", "agents"
+SKILLS, TOOLS, SERVERS, AGENTS = "skills", "tools", "mcp", "agents"
 _CARRIED = ("flows", "evals", "hooks", "references")
-PARTS = (SKILLS, TOOLS, AGENTS, *_CARRIED)
+PARTS = (SKILLS, TOOLS, SERVERS, AGENTS, *_CARRIED)
 MOST_ENTRIES = 10_000
 """How many files and folders a kit may have; one that is added at run time also has the limits of the
 configuration."""
@@ -69,7 +70,8 @@ def look(folder: Path) -> KitFolder:
 
 def tool_files(folder: Path) -> list[Path]:
     """The files of its tools."""
-    return sorted(path for path in (folder / TOOLS).glob("*.py") if not path.name.startswith(("_", ".")))
+    there = [*(folder / TOOLS).glob("*.py"), *(folder / SERVERS).glob("*.toml")]
+    return sorted(path for path in there if not path.name.startswith(("_", ".")))
 
 
 def folders_in(folder: Path) -> tuple[str, ...]:

@@ -88,7 +88,7 @@ def resumed(call: ToolCall, asked: Approval, toolbox: Toolbox) -> Ready:
         action=action,
         args=asked.args,
         effect=action.effect_of(asked.args),
-        host=host_of(asked.args.get(action.host)) if action.host else "",
+        host=host_of(action.goes_to(asked.args)),
     )
 
 

@@ -30,7 +30,9 @@ class ActionInfo:
     schema: dict[str, Any]
     place: Place | None = None
     host: str = ""
-    """The argument that names the host of a call with the effect reach; empty when none does."""
+    """The argument that names the host of a call with the effect reach, or the URL that all calls go to;
+    empty when there is neither.
+    """
     check: Check | None = None
     """Checks arguments as a worker does; None when only a worker can."""
 
@@ -65,6 +67,10 @@ class ActionInfo:
                 suggestion="Use observe, reach or change.",
             ) from None
 
+    def goes_to(self, args: dict[str, Any]) -> Any:
+        """The host or URL of a call with these arguments, as it is written; None without one."""
+        return self.host if "://" in self.host else args.get(self.host) if self.host else None
+
     def timeout_of(self, args: dict[str, Any], longest_s: float) -> float:
         """How long a call with these arguments may take."""
         asked = args.get("timeout_s")
@@ -81,6 +87,8 @@ class ToolInfo:
     path: str
     problem: str
     actions: tuple[ActionInfo, ...]
+    agents: tuple[str, ...] = ()
+    """The agents that have it; all of them when there are none."""
 
 
 def _write_only(described: Any, definitions: dict[str, Any], depth: int = 0) -> bool:

@@ -54,10 +54,9 @@ async def given(
     """
     call = calls[0]
     if call.tool != "skill":
-        folder = os.environ.get("CREDENTIALS_DIRECTORY")
-        if not folder or call.tool not in content.toolbox.tools:
+        if call.tool not in content.toolbox.tools:
             return {}
-        kept = await asyncio.to_thread(_credentials, Path(folder), call.tool)
+        kept = await credentials_of(call.tool)
         return {"credentials": kept} if kept else {}
     skills = [set(one.agent_skills) for one in calls if one.agent_skills is not None]
     found: dict[str, Any] = {"skills": sorted(set.intersection(*skills))} if skills else {}
@@ -73,6 +72,12 @@ async def given(
         since = args.get("since") if isinstance(args, dict) else None
         found["snapshot"] = snapshot_before(since if isinstance(since, str) else "yesterday")
     return found
+
+
+async def credentials_of(tool: str) -> dict[str, str]:
+    """The credentials of the daemon that are named for a tool of all agents."""
+    folder = os.environ.get("CREDENTIALS_DIRECTORY")
+    return await asyncio.to_thread(_credentials, Path(folder), tool) if folder else {}
 
 
 def _credentials(folder: Path, tool: str) -> dict[str, str]:

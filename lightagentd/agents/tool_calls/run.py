@@ -241,7 +241,7 @@ class ToolRun:
     async def _check_args(self) -> None:
         action, ready = self._ready.action, self._ready
         args = whole(checked_here(ready) or await checked_by(self._dispatcher, self._origin, ready), ready)
-        host = host_of(args.get(action.host)) if action.host else ""
+        host = host_of(action.goes_to(args))
         self._ready = replace(ready, args=args, effect=action.effect_of(args), host=host)
         self._what |= self._ready.what
 

@@ -34,6 +34,15 @@ class Toolbox:
         return {action.function: action for tool in self.tools.values() for action in tool.actions}
 
     @cached_property
+    def narrow(self) -> bool:
+        """Whether not all agents have all of the tools."""
+        return any(tool.agents for tool in self.tools.values())
+
+    def of(self, agent: str) -> dict[str, ToolInfo]:
+        """The tools that an agent has."""
+        return {name: one for name, one in self.tools.items() if not one.agents or agent in one.agents}
+
+    @cached_property
     def index(self) -> ToolIndex:
         """The index that ranks the functions by words; see `tool_choice.choice.index_of`."""
         from lightagentd.agents.tool_choice.index import ToolIndex  # few daemons need it
@@ -144,5 +153,6 @@ def toolbox_of(described: Sequence[dict[str, Any]]) -> Toolbox:
             path=tool["path"],
             problem=tool["problem"],
             actions=actions,
+            agents=tuple(tool.get("agents", ())),
         )
     return Toolbox(tools)

@@ -25,6 +25,7 @@ from lightagentd.control.operations.hooks import Hooks
 from lightagentd.control.operations.inputs import Inputs
 from lightagentd.control.operations.kits import Kits
 from lightagentd.control.operations.manager import Manager
+from lightagentd.control.operations.mcp import Mcp
 from lightagentd.control.operations.memory import Memory
 from lightagentd.control.operations.models import Models
 from lightagentd.control.operations.plans import Plans
@@ -77,6 +78,7 @@ class Service:
         self.approvals = Approvals(access, shared.asked.approvals, panic)
         self.policy = Policy(access, registry, history)
         self.hooks = Hooks(access, runtime)
+        self.mcp = Mcp(access, runtime)
         self.undo = Undo(access, registry, history, panic)
         self._of = {type(one): one for one in vars(self).values() if isinstance(one, Operations)}
 
@@ -119,6 +121,7 @@ _CLASSES: tuple[type[Operations], ...] = (
     Approvals,
     Policy,
     Hooks,
+    Mcp,
     Undo,
 )
 

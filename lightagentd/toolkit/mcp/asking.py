@@ -1,0 +1,102 @@
+"""Asks a person what a server wants to know (an elicitation), one question for each value.
+
+A server of an older version waits in its call for the answers. A newer one has ended the call, which is made
+again with the answers. Only forms of plain values are asked; all else is declined.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightagentd.tool import NeedsInput
+from lightagentd.toolkit.mcp.results import clean
+
+DECLINE, ELICIT = "decline", "elicitation/create"
+_DECLINED: dict[str, Any] = {"action": "decline"}
+_YES = {"yes": True, "no": False}
+_ASKED_CHARS, _CHOICE_CHARS, _MOST_CHOICES = 2000, 200, 19
+
+
+def answers(name: str, requests: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
+    """The results of all requests of a server, by their keys. `state` has the answers until now.
+
+    Raises NeedsInput for the first value that nobody was asked for yet; its state has the key `at`.
+    """
+    found: dict[str, Any] = state.setdefault("answers", {})
+    for key, request in requests.items():
+        form = _form(request)
+        if form is None:
+            method = request.get("method") if isinstance(request, dict) else None
+            found[key] = {"roots": []} if method == "roots/list" else dict(_DECLINED)
+            continue
+        if key not in found and not form:
+            raise NeedsInput(_said(name, request), ["accept", DECLINE], {**state, "at": [key, ""]})
+        result = found.setdefault(key, {"action": "accept", "content": {}})
+        for value, schema in form.items():
+            if result["action"] == "accept" and value not in result["content"]:
+                raise NeedsInput(*_question(name, request, value, schema), {**state, "at": [key, value]})
+    return found
+
+
+def take(requests: dict[str, Any], state: dict[str, Any], answer: str) -> None:
+    """Put the answer of a person into the state, where the question was."""
+    key, value = state.pop("at")
+    result = state["answers"].setdefault(key, {"action": "accept", "content": {}})
+    if answer.strip().lower() == DECLINE:
+        state["answers"][key] = dict(_DECLINED)
+    elif value:
+        result["content"][value] = _typed((_form(requests[key]) or {}).get(value, {}), answer)
+
+
+def _form(request: Any) -> dict[str, Any] | None:
+    """The values that a request asks for; None for what is no form of plain values."""
+    params = request.get("params") if isinstance(request, dict) else None
+    if (
+        not isinstance(params, dict)
+        or request.get("method") != ELICIT
+        or params.get("mode", "form") != "form"
+    ):
+        return None
+    schema = params.get("requestedSchema", {})
+    properties = schema.get("properties", {}) if isinstance(schema, dict) else None
+    if not isinstance(properties, dict) or not all(
+        isinstance(one, dict) and one.get("type") in ("string", "number", "integer", "boolean")
+        for one in properties.values()
+    ):
+        return None
+    return properties
+
+
+def _question(
+    name: str, request: dict[str, Any], value: str, schema: dict[str, Any]
+) -> tuple[str, list[str]]:
+    about = clean(str(schema.get("description") or schema.get("title") or ""))[:500]
+    question = f"{_said(name, request)}\n\n{clean(value)[:100]}{f': {about}' if about else ''}"
+    choices = [*_YES] if schema["type"] == "boolean" else _choices(schema)
+    if choices:
+        return question, [*choices, DECLINE]
+    return f"{question}\n(Answer {DECLINE} to tell it nothing.)", []
+
+
+def _choices(schema: dict[str, Any]) -> list[str]:
+    values = schema.get("enum") or [
+        one.get("const") for one in schema.get("oneOf", []) if isinstance(one, dict)
+    ]
+    given = isinstance(values, list) and all(isinstance(one, str) and one.isprintable() for one in values)
+    fit = given and len(values) <= _MOST_CHOICES and all(one.strip() == one[:_CHOICE_CHARS] for one in values)
+    return list(dict.fromkeys(one for one in values if one)) if fit else []
+
+
+def _said(name: str, request: dict[str, Any]) -> str:
+    return f"The MCP server {name} asks: {clean(str(request['params'].get('message', '')))[:_ASKED_CHARS]}"
+
+
+def _typed(schema: dict[str, Any], answer: str) -> Any:
+    """The answer as the type that is wanted; as text where it is not of that type: the server judges."""
+    kind = schema.get("type")
+    try:
+        if kind in ("integer", "number"):
+            return int(answer) if kind == "integer" else float(answer)
+    except ValueError:
+        return answer
+    return _YES.get(answer.strip().lower(), answer) if kind == "boolean" else answer

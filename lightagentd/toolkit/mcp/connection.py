@@ -1,0 +1,269 @@
+"""Speaks the Model Context Protocol as a client, with servers of all its published versions.
+
+The version of 2026-07-28 has no sessions: each request says all about itself, and a server that needs an
+answer of a person ends the call and says so. Up to 2025-11-25 a server is initialized first, and sends
+requests of its own. https://modelcontextprotocol.io/specification/2026-07-28/basic/versioning says how a
+client finds out which one it has. What a server sends is bounded: bytes and depth of a message
+(`text.jsonrpc`), messages in a second, entries and pages of a list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import lightagentd
+from lightagentd.text.jsonrpc import METHOD_NOT_FOUND, Lost, Message, Peer, RpcError
+
+_log = logging.getLogger(__name__)
+
+NEWEST = "2026-07-28"
+OLDER = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+"""The versions that begin with `initialize`, the newest first."""
+MOST_ENTRIES, MOST_PAGES = 1000, 100
+"""Of a list. A server that has more is no use to an agent, or means harm."""
+MOST_A_SECOND = 5000
+PROBE_S, START_S = 10.0, 30.0
+_META = "io.modelcontextprotocol/"
+_MODERN_ERRORS = range(-32099, -32019)
+_UNSUPPORTED = -32022
+_ME = {"name": "lightagentd", "version": lightagentd.__version__}
+_CAN: dict[str, Any] = {"elicitation": {"form": {}}}
+_REJECTED = -1
+
+
+class Transport(Protocol):
+    """Carries messages to one server and back."""
+
+    version: str
+    """The version that was agreed on; empty before. The connection sets it."""
+
+    def mirror(self, tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Know the tools that will be called. Gives those that can be called this way."""
+
+    async def open(
+        self, receive: Callable[[bytes], Awaitable[None]], lost: Callable[[str], Awaitable[None]]
+    ) -> None:
+        """Begin; `lost` hears once why nothing more comes. Raises ToolError, Lost."""
+
+    async def send(self, data: bytes) -> None:
+        """Raises OSError, Lost, RpcError."""
+
+    async def close(self) -> None:
+        """End the server, or the session with it."""
+
+
+@dataclass(kw_only=True)
+class Running:
+    """One request that may take long: how to show its progress, and how to ask a person for it."""
+
+    progress: Callable[[str], None]
+    ask: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+    """Takes the parameters of an elicitation and gives its result."""
+
+
+@dataclass(kw_only=True)
+class Offers:
+    """What a server has."""
+
+    version: str
+    server: dict[str, Any]
+    """Its name and version, as it says."""
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    resources: bool = False
+    prompts: bool = False
+
+
+class Connection:
+    """One connection. Start it, and close it in the end."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._peer = Peer(transport.send, self._serve, self._hear)
+        self._running: dict[int, Running] = {}
+        self._last = 0
+        self._second, self._messages = 0, 0
+        self._listening: asyncio.Task[None] | None = None
+        self.alive = False
+        self.changed = False
+        """The server said that its list of tools has changed."""
+        self.capabilities: dict[str, Any] = {}
+        self.server: dict[str, Any] = {}
+
+    async def start(self) -> None:
+        """Agree on a version. Raises ToolError, Lost, RpcError, TimeoutError, OSError."""
+        async with asyncio.timeout(START_S):
+            await self._transport.open(self._receive, self._lose)
+            self.alive = True
+            found = await self._discovered()
+            if found is None:
+                found = await self._initialized()
+        capabilities = found.get("capabilities")
+        self.capabilities = capabilities if isinstance(capabilities, dict) else {}
+        tools = self.capabilities.get("tools")
+        if self._modern and isinstance(tools, dict) and tools.get("listChanged"):
+            self._listening = asyncio.create_task(self._listen())
+
+    async def close(self) -> None:
+        """End the connection, and the server with it. What runs gets Lost."""
+        self.alive = False
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
+        await self._peer.close("The connection is closed.")
+        await self._transport.close()
+
+    async def offers(self) -> Offers:
+        """All that the server offers now. Raises RpcError, Lost, OSError."""
+        self.changed = False
+        tools = await self.listed("tools/list", "tools") if "tools" in self.capabilities else []
+        if self._modern:
+            tools = self._transport.mirror(tools)
+        return Offers(
+            version=self._transport.version,
+            server=self.server,
+            tools=tools,
+            resources="resources" in self.capabilities,
+            prompts="prompts" in self.capabilities,
+        )
+
+    async def listed(self, method: str, key: str) -> list[dict[str, Any]]:
+        """All pages of a list. Raises RpcError for a list without end, Lost, OSError."""
+        found: list[dict[str, Any]] = []
+        params: dict[str, Any] = {}
+        for _ in range(MOST_PAGES):
+            page = await self.request(method, params)
+            entries, cursor = page.get(key), page.get("nextCursor")
+            if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
+                raise RpcError(_REJECTED, f"its answer to {method} has no list of {key}")
+            found += entries
+            if len(found) > MOST_ENTRIES:
+                raise RpcError(_REJECTED, f"it lists more than {MOST_ENTRIES} {key}")
+            if not isinstance(cursor, str):
+                return found
+            params = {"cursor": cursor}
+        raise RpcError(_REJECTED, f"its list of {key} has more than {MOST_PAGES} pages")
+
+    async def request(
+        self, method: str, params: dict[str, Any], running: Running | None = None
+    ) -> dict[str, Any]:
+        """The result of one request. A cancel cancels it at the server. Raises RpcError, Lost, OSError."""
+        self._last += 1
+        token = self._last
+        meta: dict[str, Any] = {}
+        if running is not None:
+            self._running[token] = running
+            meta["progressToken"] = token
+        if self._modern:
+            meta |= self._about(self._transport.version)
+        try:
+            result = await self._peer.ask(method, {**params, "_meta": meta} if meta else params)
+        finally:
+            self._running.pop(token, None)
+        if not isinstance(result, dict):
+            raise RpcError(_REJECTED, f"its answer to {method} is no object")
+        if result.get("resultType", "complete") not in ("complete", "input_required"):
+            raise RpcError(_REJECTED, f"its answer to {method} is of an unknown type")
+        return result
+
+    @property
+    def _modern(self) -> bool:
+        return self._transport.version not in ("", *OLDER)
+
+    @staticmethod
+    def _about(version: str) -> dict[str, Any]:
+        return {
+            f"{_META}protocolVersion": version,
+            f"{_META}clientInfo": _ME,
+            f"{_META}clientCapabilities": _CAN,
+        }
+
+    async def _discovered(self) -> dict[str, Any] | None:
+        """What a server of today says of itself; None for an older one. Raises Lost, RpcError, OSError."""
+        try:
+            async with asyncio.timeout(PROBE_S):
+                found = await self._peer.ask("server/discover", {"_meta": self._about(NEWEST)})
+        except TimeoutError:
+            return None
+        except RpcError as err:
+            if err.code not in _MODERN_ERRORS:
+                return None
+            raise RpcError(_REJECTED, f"it does not speak the version {NEWEST}: {err.message}") from None
+        if not isinstance(found, dict) or NEWEST not in found.get("supportedVersions", []):
+            return None
+        meta = found.get("_meta")
+        self._know(meta.get(f"{_META}serverInfo") if isinstance(meta, dict) else None)
+        self._transport.version = NEWEST
+        return found
+
+    async def _initialized(self) -> dict[str, Any]:
+        asked = {"protocolVersion": OLDER[0], "capabilities": _CAN, "clientInfo": _ME}
+        found = await self._peer.ask("initialize", asked)
+        version = found.get("protocolVersion") if isinstance(found, dict) else None
+        if version not in OLDER:
+            raise RpcError(_REJECTED, f"it speaks the version {str(version)[:40]!r}, which is not known here")
+        self._know(found.get("serverInfo"))
+        self._transport.version = str(version)
+        await self._peer.tell("notifications/initialized")
+        return dict(found)
+
+    def _know(self, server: Any) -> None:
+        self.server = server if isinstance(server, dict) else {}
+
+    async def _listen(self) -> None:
+        """Hear of a changed list of tools, from a server of today."""
+        params = {"notifications": {"toolsListChanged": True}, "_meta": self._about(self._transport.version)}
+        with contextlib.suppress(RpcError, Lost, OSError):
+            await self._peer.ask("subscriptions/listen", params)
+
+    async def _receive(self, data: bytes) -> None:
+        """Raises Lost for a flood."""
+        second = int(asyncio.get_running_loop().time())
+        if second != self._second:
+            self._second, self._messages = second, 0
+        self._messages += 1
+        if self._messages > MOST_A_SECOND:
+            raise Lost(f"it sent more than {MOST_A_SECOND} messages in a second")
+        if not self._messages % 100:
+            await asyncio.sleep(0)  # what is there already is read without a pause
+        await self._peer.receive(data)
+
+    async def _lose(self, why: str) -> None:
+        self.alive = False
+        await self._peer.close(why)
+
+    def _hear(self, message: Message) -> None:
+        if message.method == "notifications/progress":
+            token = message.params.get("progressToken")
+            if isinstance(token, int) and (running := self._running.get(token)) is not None:
+                running.progress(_progress(message.params))
+        elif message.method == "notifications/tools/list_changed":
+            self.changed = True
+        elif message.method == "notifications/message":
+            _log.debug("a server logs: %.2000r", message.params.get("data"))
+
+    async def _serve(self, message: Message) -> Any:
+        """Answer a request of an older server."""
+        if message.method == "ping":
+            return {}
+        if message.method == "roots/list":
+            return {"roots": []}
+        if message.method == "elicitation/create" and len(self._running) == 1:
+            (running,) = self._running.values()
+            return await running.ask(message.params)
+        if message.method == "elicitation/create":
+            return {"action": "decline"}
+        if message.method == "sampling/createMessage":
+            raise RpcError(_REJECTED, "No server gets the model of an agent.")
+        raise RpcError(METHOD_NOT_FOUND, f"There is no {message.method[:60]!r} here.")
+
+
+def _progress(params: dict[str, Any]) -> str:
+    done, total, said = (params.get(key) for key in ("progress", "total", "message"))
+    found = [f"{done:g}"] if isinstance(done, int | float) else []
+    found += [f"of {total:g}"] if isinstance(total, int | float) else []
+    return " ".join([*found, said[:500] if isinstance(said, str) else ""]).strip()

@@ -1,0 +1,405 @@
+"""The tool that an MCP server is: a function for each tool that was approved, made of the server's two files.
+
+The connection is made at the first call and kept: a program runs until its worker ends, or until it dies,
+which is an error of that call alone. What the server says of its tools now is compared with what was
+approved, when it is connected to and when it says that its list has changed. A tool that differs is held
+back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from lightagentd.errors import (
+    LOOK_FIRST,
+    ConfigError,
+    LightagentError,
+    OutcomeUnknown,
+    PermissionDenied,
+    ToolError,
+)
+from lightagentd.text.jsonrpc import Lost, RpcError
+from lightagentd.tool import ActionMethod, Args, Context, Effect, Place, Result, Tool, action
+from lightagentd.toolkit.mcp.asking import ELICIT, answers, take
+from lightagentd.toolkit.mcp.connection import Connection, Offers, Running, Transport
+from lightagentd.toolkit.mcp.results import call_result, clean, listed_text, prompt_text, resource_text
+from lightagentd.toolkit.mcp.server_file import ServerFile, digest, read_approved, read_server, told
+from lightagentd.toolkit.mcp.stdio import Program
+from lightagentd.toolkit.openapi.document import Document
+from lightagentd.toolkit.schema_model import args_model
+
+CHANGED = "changed"
+"""The type of the event which says that a server's tools are not those that were approved."""
+FUNCTION_CHARS = 64
+_DESCRIPTION_CHARS = 4000
+_HELD, _HOLD_S = 8, 3600.0
+"""How many calls of older servers may wait for a person, and how long."""
+_ROUNDS = 8
+_TEXTS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "resources/read": resource_text,
+    "prompts/get": prompt_text,
+}
+
+
+class _NoArgs(Args):
+    pass
+
+
+class _UriArgs(Args):
+    uri: str = Field(min_length=1, max_length=4000, description="The URI of the resource.")
+
+
+class _PromptArgs(Args):
+    name: str = Field(min_length=1, max_length=200, description="The name of the prompt.")
+    arguments: dict[str, str] = Field(default={}, description="Its arguments, each a text.")
+
+
+class _Pending:
+    """A request that runs, and what an older server asks meanwhile."""
+
+    def __init__(self, progress: Callable[[str], None]) -> None:
+        self.progress = progress
+        self.task: asyncio.Task[dict[str, Any]] | None = None
+        self.question: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._answer: asyncio.Future[dict[str, Any]] | None = None
+
+    async def ask(self, params: dict[str, Any]) -> dict[str, Any]:
+        if self.question.done():
+            return {"action": "decline"}  # one at a time
+        self._answer = asyncio.get_running_loop().create_future()
+        self.question.set_result({"method": ELICIT, "params": params})
+        return await self._answer
+
+    def answer(self, result: dict[str, Any]) -> None:
+        assert self._answer is not None
+        self.question = asyncio.get_running_loop().create_future()
+        if not self._answer.done():
+            self._answer.set_result(result)
+
+
+class McpTool(Tool):
+    """An MCP server."""
+
+    server: ClassVar[ServerFile]
+    approved: ClassVar[dict[str, str]]
+    """The digests of its tools by name."""
+
+    def __init__(self) -> None:
+        self._connection: Connection | None = None
+        self._connecting = asyncio.Lock()
+        self._credentials: dict[str, str] = {}
+        self._now: dict[str, str] = {}
+        """The digests of its tools as they are."""
+        self._held: dict[str, _Pending] = {}
+
+    async def close(self) -> None:
+        for pending in self._held.values():
+            if pending.task is not None:
+                pending.task.cancel()
+        self._held.clear()
+        if self._connection is not None:
+            await self._connection.close()
+
+    async def ask_server(self, ctx: Context, method: str, params: dict[str, Any]) -> Result:
+        """Make a request, and show its result. Raises the call's errors, and NeedsInput."""
+        connection = await self._connected(ctx)
+        try:
+            if method.endswith("/list"):
+                return Result(output=await self._lists(connection, method))
+            if method == "tools/call":
+                self._check(params["name"])
+            return await self._finished(
+                ctx, connection, self._begin(ctx, connection, method, params), method, params
+            )
+        except (RpcError, Lost, OSError) as err:
+            raise await self._failed(ctx, err) from None
+
+    async def resume(self, ctx: Context, state: Any, answer: str) -> Result:
+        """Go on with the answer of a person."""
+        method, params = state["method"], state["params"]
+        take(state["requests"], state, answer)
+        found = answers(self.name, state["requests"], state)
+        try:
+            if (key := state["held"]) is None:
+                connection = await self._connected(ctx)
+                if method == "tools/call":
+                    self._check(params["name"])
+                params = _answered(params, found, state["requestState"])
+                pending = self._begin(ctx, connection, method, params)
+            else:
+                held, kept = self._held.pop(key, None), self._connection
+                if held is None or kept is None or not kept.alive:
+                    raise Lost("it has ended since it asked")
+                pending, connection = held, kept
+                pending.progress = ctx.progress
+                pending.answer(found[""])
+            return await self._finished(ctx, connection, pending, method, params)
+        except (RpcError, Lost, OSError) as err:
+            raise await self._failed(ctx, err) from None
+
+    def _begin(self, ctx: Context, connection: Connection, method: str, params: dict[str, Any]) -> _Pending:
+        pending = _Pending(ctx.progress)
+        running = Running(progress=lambda text: pending.progress(f"{clean(text)}\n"), ask=pending.ask)
+        pending.task = asyncio.create_task(connection.request(method, params, running))
+        return pending
+
+    async def _finished(
+        self, ctx: Context, connection: Connection, pending: _Pending, method: str, params: dict[str, Any]
+    ) -> Result:
+        """The result of a request. Raises NeedsInput where the server asks a person."""
+        for _ in range(_ROUNDS):
+            found = await self._asked_or_done(pending)
+            state: dict[str, Any] = {"method": method, "params": params, "held": None, "requestState": None}
+            if "method" in found:
+                key = state["held"] = secrets.token_hex(8)
+                state["requests"] = {"": found}
+                self._hold(key, pending)
+                result = answers(self.name, state["requests"], state)[""]
+                self._held.pop(key).answer(result)
+                continue
+            if found.get("resultType") != "input_required":
+                return self._result(method, found)
+            requests = found.get("inputRequests", {})
+            state |= {"requests": requests, "requestState": found.get("requestState")}
+            if not isinstance(requests, dict) or len(requests) > _ROUNDS:
+                raise RpcError(-1, "it asks in a way that is not understood")
+            result = answers(self.name, requests, state)
+            params = _answered(params, result, state["requestState"])
+            pending = self._begin(ctx, connection, method, params)
+        raise RpcError(-1, f"it asked more than {_ROUNDS} times what nobody can be asked")
+
+    async def _asked_or_done(self, pending: _Pending) -> dict[str, Any]:
+        """The result, or what an older server asks meanwhile. A cancel cancels the request."""
+        assert pending.task is not None
+        try:
+            await asyncio.wait([pending.task, pending.question], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            pending.task.cancel()
+            with suppress(RpcError, Lost, OSError, asyncio.CancelledError):
+                await pending.task
+            raise
+        return pending.task.result() if pending.task.done() else pending.question.result()
+
+    def _hold(self, key: str, pending: _Pending) -> None:
+        if len(self._held) >= _HELD:
+            assert pending.task is not None
+            pending.task.cancel()
+            raise ToolError(f"{_HELD} calls of the MCP server {self.name} wait for a person already.")
+        self._held[key] = pending
+        asyncio.get_running_loop().call_later(_HOLD_S, self._let_go, key, pending)
+
+    def _let_go(self, key: str, pending: _Pending) -> None:
+        if self._held.pop(key, None) is not None and pending.task is not None:
+            pending.task.cancel()
+
+    def _result(self, method: str, found: dict[str, Any]) -> Result:
+        if method in _TEXTS:
+            return Result(output=_TEXTS[method](found) or "(It is empty.)")
+        result = call_result(found)
+        if found.get("isError") is True:
+            raise ToolError(f"The MCP server {self.name} says: {result.output[:4000]}")
+        return result
+
+    async def _lists(self, connection: Connection, method: str) -> str:
+        if method == "prompts/list":
+            return listed_text(await connection.listed(method, "prompts"), "name")
+        found = listed_text(await connection.listed(method, "resources"), "uri")
+        with suppress(RpcError):  # few servers have templates
+            templates = await connection.listed("resources/templates/list", "resourceTemplates")
+            found += f"\n\nTemplates:\n{listed_text(templates, 'uriTemplate')}" if templates else ""
+        return found
+
+    async def _connected(self, ctx: Context) -> Connection:
+        """The connection, made or looked at again if it has to be. Raises ToolError, ConfigError."""
+        given = ctx.expected.get("credentials", {})
+        async with self._connecting:
+            connection = self._connection
+            try:
+                if connection is None or not connection.alive or given != self._credentials:
+                    await self._drop()
+                    apart = f"server-{self.name}"
+                    transport = transport_of(self.name, self.server, given, ctx.scratch.parent, apart=apart)
+                    connection = self._connection = Connection(transport)
+                    self._credentials = given
+                    await connection.start()
+                    connection.changed = True
+                if connection.changed:
+                    self._compare(ctx, await connection.offers())
+            except (RpcError, Lost, OSError, TimeoutError) as err:
+                raise await self._failed(ctx, err) from None
+            except BaseException:
+                await self._drop()
+                raise
+            return connection
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    def _compare(self, ctx: Context, offers: Offers) -> None:
+        wanted = [one for one in offers.tools if self.server.takes(str(one.get("name")))]
+        self._now = {str(one.get("name")): digest(told(one)) for one in wanted}
+        changed = [name for name, was in self.approved.items() if self._now.get(name, was) != was]
+        new = [name for name in self._now if name not in self.approved]
+        if changed or new:
+            names = {"tools": [clean(one)[:100] for one in changed], "new": [clean(one)[:100] for one in new]}
+            ctx.emit(f"tool.{self.name}", CHANGED, {key: found[:20] for key, found in names.items()})
+
+    def _check(self, tool: str) -> None:
+        """Raises PermissionDenied for a tool that is not as it was approved, and ToolError for one that is
+        gone.
+        """
+        if (now := self._now.get(tool)) is None:
+            raise ToolError(f"The MCP server {self.name} does not offer {clean(tool)} any more.")
+        if now != self.approved[tool]:
+            raise PermissionDenied(
+                f"The MCP server {self.name} says something else of {clean(tool)} than what was approved.",
+                suggestion=f"It is held back until an administrator looks at it: lactl mcp show {self.name}",
+            )
+
+    async def _failed(self, ctx: Context, err: Exception) -> LightagentError:
+        """The error of a call. A server that cannot be used is ended, and the next call starts it again."""
+        why = clean(str(err) or type(err).__name__)[:2000].rstrip(".")
+        if isinstance(err, RpcError):
+            return ToolError(f"The MCP server {self.name} refuses: {why}.")
+        await self._drop()
+        if isinstance(err, TimeoutError):
+            why = "it did not answer in time when it was started"
+        elif ctx.effect is Effect.CHANGE and isinstance(err, Lost):
+            return OutcomeUnknown(f"The MCP server {self.name} was lost: {why}.", suggestion=LOOK_FIRST)
+        return ToolError(
+            f"The MCP server {self.name} was lost: {why}.", suggestion="Another call starts it again."
+        )
+
+
+def _answered(params: Mapping[str, Any], found: dict[str, Any], state: Any) -> dict[str, Any]:
+    kept = {key: one for key, one in params.items() if key not in ("inputResponses", "requestState")}
+    return {**kept, "inputResponses": found, **({"requestState": state} if state is not None else {})}
+
+
+def transport_of(
+    name: str, server: ServerFile, credentials: Mapping[str, str], above: Path, *, apart: str = ""
+) -> Transport:
+    """The way to a server. Raises ConfigError for a credential that the daemon was not given."""
+    if missing := [one for one in server.credentials if one not in credentials]:
+        raise ConfigError(
+            f"The daemon has no credential tool.{name}.{missing[0]}.",
+            suggestion="An administrator gives it one with LoadCredential= (systemd.exec(5)) in a drop-in of"
+            " lightagentd.service. Servers of kits get none.",
+        )
+    kept = {one: credentials[one] for one in server.credentials}
+    if server.command:
+        return Program(server.command, {**server.environment, **kept}, above, apart=apart)
+    from lightagentd.toolkit.mcp.http import Http  # few workers need it
+
+    headers = dict(server.headers)
+    for one, secret in kept.items():
+        headers = {key: value.replace(f"{{{one}}}", secret) for key, value in headers.items()}
+    return Http(server.url, headers)
+
+
+def class_of(path: Path) -> type[Tool]:
+    """The tool of a server's file. Raises ConfigError, TypeError that name what is wrong."""
+    server, approved = read_server(path), read_approved(path)
+    name = path.stem
+    if approved is None:
+        raise ConfigError(f"nobody has looked at its tools and approved them: lactl mcp approve {name}")
+    taken = {*dir(McpTool), *Args.model_fields}
+    actions: dict[str, ActionMethod] = {}
+    for one in approved["tools"]:
+        if server.takes(one["name"]):
+            actions[_called(one["name"], name, {*taken, *actions})] = _function(name, server, one)
+    for called, method, words, model, has in _BESIDE:
+        if approved[has]:
+            made = _method(server, server.listed_in, method, model, words.format(name=name))
+            actions[_called(called, name, {*taken, *actions})] = made
+    about = clean(server.description) or f"The MCP server {name}."
+    return type(
+        name,
+        (McpTool,),
+        {
+            "__doc__": about,
+            "name": name,
+            "agents": tuple(server.agents),
+            "server": server,
+            "approved": {one["name"]: digest(one) for one in approved["tools"]},
+            **actions,
+        },
+    )
+
+
+_BESIDE: tuple[tuple[str, str, str, type[Args], str], ...] = (
+    ("resources", "resources/list", "List the resources of the MCP server {name}.", _NoArgs, "resources"),
+    ("read_resource", "resources/read", "Read a resource of the MCP server {name}.", _UriArgs, "resources"),
+    ("prompts", "prompts/list", "List the prompts of the MCP server {name}.", _NoArgs, "prompts"),
+    ("get_prompt", "prompts/get", "Get a prompt of the MCP server {name}.", _PromptArgs, "prompts"),
+)
+
+
+def _called(tool: str, server: str, taken: set[str]) -> str:
+    """A name for an action: lower case, short enough for a function, and of this one alone."""
+    room = FUNCTION_CHARS - len(server) - 1
+    found = re.sub(r"[^a-z0-9]+", "_", tool.lower()).strip("_")
+    found = (found if re.match(r"[a-z]", found) else f"tool_{found}")[:room].rstrip("_")
+    number, name = 1, found
+    while name in taken:
+        number += 1
+        name = f"{found[: room - 1 - len(str(number))]}_{number}"
+    return name
+
+
+def _function(name: str, server: ServerFile, tool: dict[str, Any]) -> ActionMethod:
+    """Raises TypeError."""
+    schema = Document(tool["inputSchema"], name).schema(tool["inputSchema"], tool["name"][:60])
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    if not isinstance(properties, dict) or not isinstance(required, list):
+        raise TypeError(f"the schema of {clean(tool['name'])[:60]} is not that of an object")
+    safe: dict[str, str] = {}
+    for key in properties:
+        found = re.sub(r"[^A-Za-z0-9_]", "_", key)[:60]
+        found = found if re.match(r"[A-Za-z]", found) else f"arg_{found}"
+        while found in safe or found.startswith("model_") or hasattr(Args, found):
+            found = f"arg_{found}"
+        safe[found] = key
+    shown = {key: one for key, given in safe.items() if isinstance(one := properties[given], dict)}
+    model = args_model(f"{name}_args", shown, [key for key in shown if safe[key] in required])
+    told_of = clean(str(tool.get("description") or tool.get("title") or "")).strip()
+    words = told_of[:_DESCRIPTION_CHARS] or f"The tool {clean(tool['name'])} of the MCP server {name}."
+
+    def params(args: Args) -> dict[str, Any]:
+        given = {safe[key]: found for key in safe if (found := getattr(args, key, None)) is not None}
+        return {"name": tool["name"], "arguments": given}
+
+    return _method(server, server.effect_of(tool["name"]), "tools/call", model, words, params)
+
+
+def _method(
+    server: ServerFile,
+    effect: Effect,
+    method: str,
+    model: type[Args],
+    words: str,
+    params: Callable[[Args], dict[str, Any]] = lambda args: args.model_dump(),
+) -> ActionMethod:
+    async def run(self: McpTool, ctx: Context, args: Args) -> Result:
+        return await self.ask_server(ctx, method, params(args))
+
+    run.__doc__ = words
+    run.__annotations__ = {"ctx": Context, "args": model, "return": Result}
+    return action(
+        effect=effect,
+        taints=True,
+        timeout_s=server.timeout_s,
+        place=Place.REMOTE if server.url else Place.SERVER,
+        host=server.url,
+        resume="resume",
+    )(run)

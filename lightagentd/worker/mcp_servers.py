@@ -1,0 +1,51 @@
+"""The worker's side of MCP servers: looks what one offers now, whatever was approved (see `toolkit.mcp`)."""
+
+# No `from __future__ import annotations` here: asyncvarlink reads the annotations of each method.
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+from asyncvarlink import VarlinkInterface, varlinkmethod
+
+from lightagentd.errors import LightagentError, ToolError
+from lightagentd.varlink.server import error_reply
+
+
+class ServersInterface(VarlinkInterface, name="org.lightagent1.WorkerServers"):
+    """The MCP servers of one worker for the daemon."""
+
+    def __init__(
+        self,
+        path_of: Callable[[str, str], Path],
+        block: Callable[[], AbstractAsyncContextManager[Path]],
+    ) -> None:
+        """`path_of` gives the file of a server, by its name and the folder of a kit; `block` a folder to
+        write to, and the end of all that was started in it.
+        """
+        self._path_of, self._block = path_of, block
+
+    @varlinkmethod(return_parameter="offers", allow_foreign=True)
+    async def Look(self, *, server: str, kit: str, credentials: Any) -> Any:
+        """Start a server or reach it, and give {version, server, tools, resources, prompts}."""
+        from lightagentd.text.jsonrpc import Lost, RpcError
+        from lightagentd.toolkit.mcp.connection import Connection
+        from lightagentd.toolkit.mcp.results import clean
+        from lightagentd.toolkit.mcp.server_file import read_server, told
+        from lightagentd.toolkit.mcp.tool import transport_of
+
+        try:
+            path = self._path_of(server, kit)
+            async with self._block() as folder:
+                connection = Connection(transport_of(server, read_server(path), credentials, folder))
+                try:
+                    await connection.start()
+                    found = await connection.offers()
+                finally:
+                    await connection.close()
+        except LightagentError as err:
+            raise error_reply(err) from err
+        except (RpcError, Lost, OSError, TimeoutError) as err:
+            why = clean(str(err))[:2000].rstrip(".") or "it did not answer in time"
+            raise error_reply(ToolError(f"The MCP server {server} cannot be used: {why}.")) from err
+        return {**vars(found), "tools": [told(one) for one in found.tools]}

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightagentd.host.paths import content_folders
+from lightagentd.host.paths import tool_folders
 from lightagentd.worker.pool import Pool
 
 Describe = Callable[[Pool], Awaitable[list[dict[str, Any]]]]
@@ -28,7 +28,7 @@ def kept_in(folder: Path, describe: Describe) -> Describe:
     """`describe`, asked once for files of the same content; each time if there is no such folder."""
 
     async def described(pool: Pool) -> list[dict[str, Any]]:
-        folders = content_folders("tools", pool._paths)
+        folders = tool_folders(pool._paths)
         places = [f"<{number}>" for number in range(len(folders))]
         kept = folder / hashlib.sha256(repr([_content(one) for one in folders]).encode()).hexdigest()
         if kept.exists():
@@ -48,7 +48,7 @@ def _content(folder: Path) -> object:
     if not folder.is_dir():
         return None
     info = folder.stat()
-    files = ((file.name, file.stat(), file.read_bytes()) for file in sorted(folder.glob("*.py")))
+    files = ((file.name, file.stat(), file.read_bytes()) for file in sorted(folder.glob("*.*")))
     return info.st_mode, info.st_uid, [(name, one.st_mode, one.st_uid, text) for name, one, text in files]
 
 

@@ -19,10 +19,12 @@ import os
 import signal
 import subprocess
 import time
+from asyncio.subprocess import SubprocessStreamProtocol
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from lightagentd.errors import ToolError
 from lightagentd.text.reason import reason
@@ -404,12 +406,8 @@ async def start(
     )
 
 
-class Group(Protocol):
+class Group(AbstractContextManager[Any], Protocol):
     """A cgroup: what is started in its block belongs to it, and `end` ends all of it."""
-
-    def __enter__(self) -> Group: ...
-
-    def __exit__(self, *args: object) -> None: ...
 
     async def end(self) -> None: ...
 
@@ -419,7 +417,7 @@ _kept: set[KeptProcess] = set()
 
 
 def keep_apart(make: Callable[[str], Group] | None) -> None:
-    """Where calls have cgroups: `make` gives one for a process that outlives its call."""
+    """Where calls have cgroups, `make` gives one for a process that outlives its call."""
     global _apart
     _apart = make
 
@@ -432,15 +430,20 @@ def kept() -> frozenset[KeptProcess]:
 class KeptProcess:
     """A program that speaks on its standard input and output, confined as a command; its starter ends it."""
 
-    def __init__(self, child: asyncio.subprocess.Process, home: Path, door: BusDoor | None) -> None:
-        self._child, self._door = child, door
+    def __init__(
+        self,
+        transport: asyncio.SubprocessTransport,
+        streams: SubprocessStreamProtocol,
+        home: Path,
+        door: BusDoor | None,
+        group: Group | None,
+    ) -> None:
+        self._transport, self._door, self._group = transport, door, group
         self.home = home
         """Its folder, which is its owner's to remove."""
-        assert child.stdin
-        assert child.stdout
-        assert child.stderr
-        self.stdin, self.stdout, self.stderr = child.stdin, child.stdout, child.stderr
-        self._group: Group | None = None
+        self.stdin = cast(asyncio.StreamWriter, streams.stdin)
+        self.stdout = cast(asyncio.StreamReader, streams.stdout)
+        self.stderr = cast(asyncio.StreamReader, streams.stderr)
 
     @classmethod
     async def start(
@@ -450,17 +453,17 @@ class KeptProcess:
         that starts it, and outlives that. Raises ToolError when it cannot be started.
         """
         group = _apart(apart) if apart and _apart is not None else None
-        door = _open_door(argv[0])
+        door, loop = _open_door(argv[0]), asyncio.get_running_loop()
         try:
             with group or contextlib.nullcontext():
-                child = await asyncio.create_subprocess_exec(
+                transport, streams = await loop.subprocess_exec(
+                    lambda: SubprocessStreamProtocol(limit=limit_bytes, loop=loop),
                     *argv,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     cwd=home,
                     env=clean_environment(env),
-                    limit=limit_bytes,
                     start_new_session=True,
                     preexec_fn=_preparation(door),
                 )
@@ -473,8 +476,7 @@ class KeptProcess:
             if isinstance(err, OSError | ValueError | subprocess.SubprocessError):
                 raise _not_started(argv[0], home, err) from err
             raise
-        found = cls(child, home, door)
-        found._group = group
+        found = cls(transport, streams, home, door, group)
         if apart:
             _kept.add(found)
         return found
@@ -482,16 +484,17 @@ class KeptProcess:
     @property
     def status(self) -> int | None:
         """How it has ended; None while it runs."""
-        return self._child.returncode
+        return self._transport.get_returncode()
 
     async def end(self) -> None:
         """Close its input, which asks it to leave, and end all that is left of it."""
         try:
             self.stdin.close()
             await _until(lambda: self.status is not None, LEAVE_S)
-            await end_group(self._child.pid, lambda: self.status is not None)
+            await end_group(self._transport.get_pid(), lambda: self.status is not None)
         finally:
             _kept.discard(self)
+            self._transport.close()
             if self._door is not None:
                 self._door.close()
             if self._group is not None:

@@ -188,13 +188,13 @@ class Peer:
         """Send a notification. Raises OSError, Lost."""
         await self._send(encode({"method": method, **({"params": dict(params)} if params else {})}))
 
-    async def receive(self, data: bytes) -> None:
-        """Take what came: one line or body. Nothing is raised for its content; its sender hears of it."""
+    async def receive(self, data: bytes) -> RpcError | None:
+        """Take what came: one line or body. Gives what is wrong with it, which its sender hears as well."""
         try:
             found = decode(data)
         except RpcError as err:
             await self._send(encode(error_of(err)))
-            return
+            return err
         for message in found:
             if message.method and message.id is not None:
                 await self._start(message)
@@ -206,6 +206,7 @@ class Peer:
                 self._notice(message)
             else:
                 self._settle(message)
+        return None
 
     async def close(self, why: str) -> None:
         """What still waits gets Lost, what runs is cancelled and awaited."""

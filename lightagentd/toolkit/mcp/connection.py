@@ -221,7 +221,7 @@ class Connection:
             await self._peer.ask("subscriptions/listen", params)
 
     async def _receive(self, data: bytes) -> None:
-        """Raises Lost for a flood."""
+        """Raises Lost for a flood, and for JSON that is none of this protocol: an answer may be missing."""
         second = int(asyncio.get_running_loop().time())
         if second != self._second:
             self._second, self._messages = second, 0
@@ -230,7 +230,9 @@ class Connection:
             raise Lost(f"it sent more than {MOST_A_SECOND} messages in a second")
         if not self._messages % 100:
             await asyncio.sleep(0)  # what is there already is read without a pause
-        await self._peer.receive(data)
+        wrong = await self._peer.receive(data)
+        if wrong is not None and data.lstrip()[:1] in (b"{", b"["):
+            raise Lost(f"it sent what cannot be taken. {wrong}")
 
     async def _lose(self, why: str) -> None:
         self.alive = False

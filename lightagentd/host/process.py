@@ -439,8 +439,7 @@ class KeptProcess:
         group: Group | None,
     ) -> None:
         self._transport, self._door, self._group = transport, door, group
-        self.home = home
-        """Its folder, which is its owner's to remove."""
+        self.home = home  # its starter's to remove
         self.stdin = cast(asyncio.StreamWriter, streams.stdin)
         self.stdout = cast(asyncio.StreamReader, streams.stdout)
         self.stderr = cast(asyncio.StreamReader, streams.stderr)

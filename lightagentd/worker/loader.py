@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
+from lightagentd.errors import ConfigError
 from lightagentd.host.users import called
 from lightagentd.tool import Action, Tool, actions_of
 from lightagentd.worker.functions import Misdeclared, tool_of
@@ -106,7 +107,7 @@ def load_tool(path: Path) -> LoadedTool:
             raise TypeError("the tool declares no action")
     except (Exception, SystemExit) as err:  # noqa: BLE001 - whatever a file raises is a report, not a crash
         sys.modules.pop(module_name, None)
-        error = f"{type(err).__name__}: {err}"
+        error = err.message if isinstance(err, ConfigError) else f"{type(err).__name__}: {err}"
         return LoadedTool(name=name, path=path, error=error, line=line_of(err, path) or line_of_class(path))
     return LoadedTool(name=name, path=path, tool=tool, actions=actions)
 

@@ -1,0 +1,96 @@
+"""MCP servers as tools of agents: approvals, policy, taint, who has them, and what they ask of people."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from lightagentd.host.paths import Paths
+from lightagentd.toolkit.mcp.server_file import approved_path
+from tests.agents.asking import asked
+from tests.agents.own_questions import answer
+from tests.agents.questions import prompted, question
+from tests.agents.scripted import ME, Scripted, check_conversation, scripted
+from tests.conftest import write
+from tests.scripted_model import call, say
+from tests.toolkit.mcp.servers import install
+
+pytestmark = pytest.mark.describes_tools
+FRONT = "effects: [observe, reach, change]"
+TOML = '[worker]\nchange_agents = ["test"]\n'
+
+
+async def _approve(test: Scripted, name: str = "small") -> None:
+    offers = await test.daemon.service.mcp.look(ME, name, agent="test")
+    approved_path(test.daemon.paths.config / "mcp.d" / f"{name}.toml").write_text(json.dumps(offers.approval))
+    await test.daemon.reload()
+
+
+def _results(events: list[Any]) -> list[tuple[str, str]]:
+    return [(event["result"], event["text"]) for event in events if event["type"] == "tool_result"]
+
+
+async def test_the_tools_of_a_server_are_functions_once_they_are_approved(paths: Paths) -> None:
+    install(paths, "legacy", more='agents = ["test"]\n')
+    write(paths.config / "mcp.d" / "broken.toml", 'command = ["x"]\nurl = "https://x.example"\n')
+    write(
+        paths.config / "policy.d" / "10.toml",
+        '[[rule]]\nname = "no"\ntool = "small"\naction = "fail"\ndecision = "deny"\n',
+    )
+    script = [
+        call("small_echo", {"text": "hello"}),
+        call("small_fail", {}, call_id="c2"),
+        call("small_sample", {}, call_id="c3"),
+        say("done"),
+    ]
+    async with scripted(paths, script, front=FRONT, toml=TOML) as test:
+        service = test.daemon.service.mcp
+        problems = " ".join(test.daemon.registry.problems())
+        assert "small.toml: nobody has looked at its tools" in problems
+        assert "broken.toml: it needs either a command or a url" in problems
+        assert {one.name: one.functions for one in await service.listed(ME)} == {"broken": 0, "small": 0}
+        offers = await service.look(ME, "small")
+        assert {one.state for one in offers.tools} == {"new"}
+        assert not offers.in_force
+        await _approve(test)
+        (_, listed) = await service.listed(ME)
+        assert (listed.functions, listed.problem) == (len(offers.tools) + 4, "")
+        assert (await service.look(ME, "small")).in_force
+        functions = test.agent.running_parts().toolbox.functions
+        assert functions["small_odd_name_2"].schema["properties"]["arg_copy"]["enum"] == ["p", "q"]
+        assert str(functions["small_count"].effect) == "observe", "its hint says nothing else"
+        assert "small_echo" not in test.daemon.registry.get("ops").running_parts().toolbox.functions
+        session = await test.session()
+        async with prompted(test, session) as (_, events):
+            wanted = await asked(test)
+            assert (wanted.tool, wanted.action, wanted.effect) == ("small", "sample", "change")
+            await test.daemon.service.approvals.approve(ME, wanted.id, "", wanted.digest)
+            found = _results(await events)
+        assert found[0] == ("ok", "hello")
+        assert [result for result, _ in found[1:]] == ["policy_denied", "ok"]
+        assert "No server gets the model of an agent" in found[2][1]
+        assert session.record.tainted
+        assert [one.topic for one in test.stored() if one.topic.startswith("tool.")][:1] == ["tool.small"]
+        check_conversation(test.conversation(session))
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_what_a_server_asks_goes_to_a_person(paths: Paths, era: str) -> None:
+    install(paths, era)
+    async with scripted(paths, [call("small_ask", {}), say("so be it")]) as test:
+        await _approve(test)
+        session = await test.session()
+        async with prompted(test, session) as (_, events):
+            first = await question(test)
+            assert first.question.startswith("The MCP server small asks: Which one?\n\nsize: How large.")
+            assert first.choices == ()
+            await answer(test, "7")
+            second = await question(test, after=first.id)
+            assert second.choices == ("red", "blue", "decline")
+            await answer(test, "blue")
+            ((result, text),) = _results(await events)
+        assert result == "ok"
+        content = {"action": "accept", "content": {"size": 7, "colour": "blue"}}
+        assert json.loads(text) == (content if era == "legacy" else ["opaque", {"first": content}])

@@ -13,7 +13,7 @@ from lightagentd.cli.difference import say_difference
 from lightagentd.cli.options import Command, Settings, agent_names, names_of
 from lightagentd.cli.output import Columns, as_json, fields, listing, say, told
 from lightagentd.cli.terminal import BOLD, is_terminal, style
-from lightagentd.errors import Conflict, InvalidArgument, LightagentError, PermissionDenied
+from lightagentd.errors import ConfigError, Conflict, InvalidArgument, LightagentError, PermissionDenied
 
 _COLUMNS: Columns = {
     "NAME": lambda one: f"{one['kit']}/{one['name']}" if one["kit"] else one["name"],
@@ -122,8 +122,6 @@ def add(
       sudo lactl mcp add tracker --url https://tracker.example/mcp \\
           --credential TOKEN --header "Authorization=Bearer {TOKEN}"
     """
-    from lightagentd.toolkit.mcp.server_file import read_server
-
     values = {"command": list(words), "url": url, "effect": listed_in} | {
         key: list(one) for key, one in lists.items()
     }
@@ -139,7 +137,7 @@ def add(
         )
     _write(path, "\n".join(lines) + "\n")
     try:
-        read_server(path)
+        _check(path)
         reload_daemon(settings, "tools")
         _approve(settings, name, digest, None)
     except BaseException:
@@ -165,6 +163,16 @@ def remove(settings: Settings, name: str) -> None:
         raise _denied(path, err) from err
     reload_daemon(settings, "tools")
     told(settings, {"removed": name}, f"The MCP server {name} is removed.")
+
+
+def _check(path: Path) -> None:
+    """Raises ConfigError."""
+    from lightagentd.toolkit.mcp.server_file import read_server
+
+    try:
+        read_server(path)
+    except ConfigError as err:
+        raise ConfigError(f"{path.name}: {err.message}.", suggestion="It is not written.") from None
 
 
 def _approve(settings: Settings, name: str, digest: str | None, agent: str | None) -> None:

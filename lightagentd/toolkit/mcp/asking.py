@@ -14,6 +14,9 @@ from lightagentd.toolkit.mcp.results import clean
 DECLINE, ELICIT = "decline", "elicitation/create"
 _DECLINED: dict[str, Any] = {"action": "decline"}
 _YES = {"yes": True, "no": False}
+_PLAIN = ("string", "number", "integer", "boolean")
+_MOST_VALUES = 8
+"""So many questions one call may ask."""
 _ASKED_CHARS, _CHOICE_CHARS, _MOST_CHOICES = 2000, 200, 19
 
 
@@ -49,7 +52,10 @@ def take(requests: dict[str, Any], state: dict[str, Any], answer: str) -> None:
 
 
 def _form(request: Any) -> dict[str, Any] | None:
-    """The values that a request asks for; None for what is no form of plain values."""
+    """The values that a request asks for; None for what is no form of plain values, or a long one.
+
+    What a form does not require is left out where it is not plain, or where there is too much.
+    """
     params = request.get("params") if isinstance(request, dict) else None
     if (
         not isinstance(params, dict)
@@ -59,12 +65,16 @@ def _form(request: Any) -> dict[str, Any] | None:
         return None
     schema = params.get("requestedSchema", {})
     properties = schema.get("properties", {}) if isinstance(schema, dict) else None
-    if not isinstance(properties, dict) or not all(
-        isinstance(one, dict) and one.get("type") in ("string", "number", "integer", "boolean")
-        for one in properties.values()
-    ):
+    required = schema.get("required", []) if isinstance(schema, dict) else None
+    if not isinstance(properties, dict) or not isinstance(required, list):
         return None
-    return properties
+    plain = {
+        name: one for name, one in properties.items() if isinstance(one, dict) and one.get("type") in _PLAIN
+    }
+    if len(plain) > _MOST_VALUES or (properties and not plain):
+        plain = {name: one for name, one in plain.items() if name in required}
+    whole = all(name in plain for name in required) and len(plain) <= _MOST_VALUES
+    return plain if whole and (plain or not properties) else None
 
 
 def _question(

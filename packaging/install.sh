@@ -88,7 +88,7 @@ put 644 /usr/share/fish/vendor_completions.d "$pages/completions/lactl.fish"
 tree packaging/examples /usr/share/doc/lightagentd/examples
 
 put 644 /etc/lightagentd packaging/lightagentd.toml
-for folder in agent tools skills policy.d prompts hooks lightagentd.toml.d; do
+for folder in agent tools skills policy.d prompts hooks mcp.d lightagentd.toml.d; do
   mkdir -p "$DESTDIR/etc/lightagentd/$folder"
 done
 # API keys: the package gives it to the daemon's user once there is one.

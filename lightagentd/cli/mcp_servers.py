@@ -80,7 +80,7 @@ def test(settings: Settings, name: str, agent: str | None) -> None:
 def approve(settings: Settings, name: str, digest: str | None, agent: str | None) -> None:
     """Approve what a server offers now, as administrator: its tools are functions from then on.
 
-    lactl writes the approval beside the server's file, with the rights of the user who runs it.
+    The approval is written beside the server's file, with the rights of the user who runs lactl.
     """
     _approve(settings, name, digest, agent)
 
@@ -118,7 +118,7 @@ def add(
     A credential NAME is the daemon's tool.SERVER.NAME (LoadCredential= in systemd.exec(5)).
 
     \b
-      sudo lactl mcp add files --effect read_file=observe -- /usr/local/bin/mcp-files /srv
+      sudo lactl mcp add files --effect read=observe -- /opt/mcp-files /srv
       sudo lactl mcp add tracker --url https://tracker.example/mcp \\
           --credential TOKEN --header "Authorization=Bearer {TOKEN}"
     """

@@ -35,6 +35,7 @@ OWN_PAGES = (
     "lightagent-eval(5)",
     "lightagent-flow(5)",
     "lightagent-hook(5)",
+    "lightagent-mcp(5)",
     "lightagent-policy(5)",
     "lightagent-skill(5)",
     "lightagent-tool(5)",

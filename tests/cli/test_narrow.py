@@ -55,6 +55,15 @@ TOKEN = {
     "expires_us": 1_763_768_500_000_000,
     "used_us": 0,
 }
+SERVER = {
+    "kit": "",
+    "name": "files",
+    "path": "/etc/lightagentd/mcp.d/files.toml",
+    "reached": "/usr/local/bin/mcp-files /srv",
+    "agents": ["ops", "dev"],
+    "functions": 12,
+    "problem": TEXT,
+}
 CALL = {
     "call_id": "call_1",
     "tool": "systemd",
@@ -191,6 +200,7 @@ LISTS: dict[str, tuple[str, dict[str, Any], str]] = {
         "certificates-daily timer ops active",
     ),
     "webhooks list": ("History.Page", {"page": {"events": [REQUEST], "next_seq": 0}}, "hook_01 build taken"),
+    "mcp list": ("Mcp.List", {"servers": [SERVER]}, "files 12 ops,"),
     "hooks list": ("Hooks.List", {"hooks": [HOOK]}, "10-names.py before_turn all"),
     "tokens list": ("Tokens.List", {"tokens": [TOKEN]}, "chat inspect, never"),
     "eval list": (

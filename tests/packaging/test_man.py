@@ -31,6 +31,7 @@ ABOUT = (
     "lightagent-flow.5",
     "lightagent-hook.5",
     "lightagent-intro.7",
+    "lightagent-mcp.5",
     "lightagent-notify.1",
     "lightagent-policy.5",
     "lightagent-skill.5",

@@ -21,6 +21,7 @@ from pydantic import Field
 from lightagentd.errors import (
     LOOK_FIRST,
     ConfigError,
+    InvalidArgument,
     LightagentError,
     OutcomeUnknown,
     PermissionDenied,
@@ -308,7 +309,7 @@ def transport_of(
 
 
 def class_of(path: Path) -> type[Tool]:
-    """The tool of a server's file. Raises ConfigError, TypeError that name what is wrong."""
+    """The tool of a server's file. Raises ConfigError that names what is wrong."""
     server, approved = read_server(path), read_approved(path)
     name = path.stem
     if approved is None:
@@ -316,8 +317,13 @@ def class_of(path: Path) -> type[Tool]:
     taken = {*dir(McpTool), *Args.model_fields}
     actions: dict[str, ActionMethod] = {}
     for one in approved["tools"]:
-        if server.takes(one["name"]):
+        if not server.takes(one["name"]):
+            continue
+        try:
             actions[_called(one["name"], name, {*taken, *actions})] = _function(name, server, one)
+        except (InvalidArgument, TypeError) as err:
+            why = f"its tool {clean(one['name'])[:60]!r} cannot be used: {str(err).rstrip('.')}"
+            raise ConfigError(f"{why}; leave it out with exclude") from None
     for called, method, words, model, has in _BESIDE:
         if approved[has]:
             made = _method(server, server.listed_in, method, model, words.format(name=name))

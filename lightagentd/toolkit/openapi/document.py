@@ -131,6 +131,8 @@ class Document:
         raise self.wrong(place, f"the references lead to each other more than {_REFERENCES} times")
 
     def _target(self, reference: str, place: str) -> Any:
+        if reference == "#":
+            return self.data
         if not reference.startswith("#/"):
             why = f"the reference {reference[:200]!r} leads elsewhere, and nothing is fetched"
             raise self.wrong(place, why, "Put everything into one document first.")

@@ -19,12 +19,10 @@ import os
 import signal
 import subprocess
 import time
-from asyncio.subprocess import SubprocessStreamProtocol
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any
 
 from lightagentd.errors import ToolError
 from lightagentd.text.reason import reason
@@ -44,8 +42,6 @@ KILL_WAIT_S = 5.0
 DRAIN_S = 0.2
 """How long output is still read after the process has ended, while a child of it holds the pipe."""
 _POLL_S = 0.02
-LEAVE_S = 0.5
-"""How long a kept process has to leave after its input was closed."""
 
 _before_exec: Callable[[], None] | None = None
 _make_door: Callable[[], BusDoor] | None = None
@@ -170,7 +166,7 @@ async def run(
     """
     started = time.monotonic()
     out, err = CappedOutput(limit_bytes), CappedOutput(limit_bytes)
-    door = _open_door(argv[0])
+    door = open_door(argv[0])
     try:
         transport, child = await _start(argv, cwd, env, stdin, _Child({1: out, 2: err}, on_output), door)
     except BaseException:
@@ -179,7 +175,7 @@ async def run(
         raise
     timed_out = False
     try:
-        _answer(door, argv[0])
+        answer(door, argv[0])
         try:
             async with asyncio.timeout(timeout_s):
                 await child.ended.wait()
@@ -277,12 +273,12 @@ async def _start(
         cwd=cwd,
         env=clean_environment(env),
         start_new_session=True,
-        preexec_fn=_preparation(door),
+        preexec_fn=preparation(door),
     )
     try:
         transport = await _started(starting, child)
     except (OSError, ValueError, subprocess.SubprocessError) as err:
-        raise _not_started(argv[0], cwd, err) from err
+        raise not_started(argv[0], cwd, err) from err
     pipe = transport.get_pipe_transport(0)
     if stdin is not None and isinstance(pipe, asyncio.WriteTransport):
         pipe.write(stdin)
@@ -311,36 +307,39 @@ async def _started(
     return transport
 
 
-def _open_door(program: str) -> BusDoor | None:
+def open_door(program: str) -> BusDoor | None:
     try:
         return _make_door() if _make_door is not None else None
     except OSError as err:
-        raise _not_started(program, None, err) from err
+        raise not_started(program, None, err) from err
 
 
-def _answer(door: BusDoor | None, program: str) -> None:
+def answer(door: BusDoor | None, program: str) -> None:
     try:
         if door is not None:
             door.open()
     except OSError as err:
-        raise _not_started(program, None, err) from err
+        raise not_started(program, None, err) from err
 
 
-def _preparation(door: BusDoor | None) -> Callable[[], None] | None:
-    """The functions that are called in the new process before the command."""
+def preparation(door: BusDoor | None, narrow: Callable[[], None] | None = None) -> Callable[[], None] | None:
+    """The functions that are called in the new process before the command; `narrow` is one more of them."""
     prepare = _before_exec
-    if door is None:
+    if door is None and narrow is None:
         return prepare
 
     def prepare_and_enter() -> None:
         if prepare is not None:
             prepare()
-        door.enter()
+        if narrow is not None:
+            narrow()
+        if door is not None:
+            door.enter()
 
     return prepare_and_enter
 
 
-def _not_started(program: str, cwd: Path | None, err: Exception) -> ToolError:
+def not_started(program: str, cwd: Path | None, err: Exception) -> ToolError:
     if cwd is not None and not cwd.is_dir():
         return ToolError(
             f"{program} cannot be started in {cwd}: there is no such folder.",
@@ -363,10 +362,10 @@ async def end_group(pid: int, exited: Callable[[], bool], grace_s: float = TERM_
         return
     _signal_group(pid, signal.SIGTERM)
     try:
-        await _until(exited, grace_s)
+        await until(exited, grace_s)
     finally:
         _signal_group(pid, signal.SIGKILL)
-        await _until(exited, KILL_WAIT_S)
+        await until(exited, KILL_WAIT_S)
 
 
 def _signal_group(pgid: int, signum: signal.Signals) -> None:
@@ -374,7 +373,7 @@ def _signal_group(pgid: int, signum: signal.Signals) -> None:
         os.killpg(pgid, signum)
 
 
-async def _until(condition: Callable[[], bool], limit_s: float) -> None:
+async def until(condition: Callable[[], bool], limit_s: float) -> None:
     """Poll, in the rare case that a process does not end by itself: `Process` has no event for that."""
     deadline = time.monotonic() + limit_s
     while not condition() and time.monotonic() < deadline:  # noqa: ASYNC110 - there is no event to wait for
@@ -404,97 +403,3 @@ async def start(
         pass_fds=pass_fds,
         start_new_session=True,
     )
-
-
-class Group(AbstractContextManager[Any], Protocol):
-    """A cgroup: what is started in its block belongs to it, and `end` ends all of it."""
-
-    async def end(self) -> None: ...
-
-
-_apart: Callable[[str], Group] | None = None
-_kept: set[KeptProcess] = set()
-
-
-def keep_apart(make: Callable[[str], Group] | None) -> None:
-    """Where calls have cgroups, `make` gives one for a process that outlives its call."""
-    global _apart
-    _apart = make
-
-
-def kept() -> frozenset[KeptProcess]:
-    """The processes that outlive their calls."""
-    return frozenset(_kept)
-
-
-class KeptProcess:
-    """A program that speaks on its standard input and output, confined as a command; its starter ends it."""
-
-    def __init__(
-        self,
-        transport: asyncio.SubprocessTransport,
-        streams: SubprocessStreamProtocol,
-        home: Path,
-        door: BusDoor | None,
-        group: Group | None,
-    ) -> None:
-        self._transport, self._door, self._group = transport, door, group
-        self.home = home  # its starter's to remove
-        self.stdin = cast(asyncio.StreamWriter, streams.stdin)
-        self.stdout = cast(asyncio.StreamReader, streams.stdout)
-        self.stderr = cast(asyncio.StreamReader, streams.stderr)
-
-    @classmethod
-    async def start(
-        cls, argv: Sequence[str], *, env: Mapping[str, str], home: Path, limit_bytes: int, apart: str = ""
-    ) -> KeptProcess:
-        """`limit_bytes` is the longest line of its output. With the name `apart`, it is no part of the call
-        that starts it, and outlives that. Raises ToolError when it cannot be started.
-        """
-        group = _apart(apart) if apart and _apart is not None else None
-        door, loop = _open_door(argv[0]), asyncio.get_running_loop()
-        try:
-            with group or contextlib.nullcontext():
-                transport, streams = await loop.subprocess_exec(
-                    lambda: SubprocessStreamProtocol(limit=limit_bytes, loop=loop),
-                    *argv,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    cwd=home,
-                    env=clean_environment(env),
-                    start_new_session=True,
-                    preexec_fn=_preparation(door),
-                )
-            _answer(door, argv[0])
-        except BaseException as err:
-            if door is not None:
-                door.close()
-            if group is not None:
-                await group.end()
-            if isinstance(err, OSError | ValueError | subprocess.SubprocessError):
-                raise _not_started(argv[0], home, err) from err
-            raise
-        found = cls(transport, streams, home, door, group)
-        if apart:
-            _kept.add(found)
-        return found
-
-    @property
-    def status(self) -> int | None:
-        """How it has ended; None while it runs."""
-        return self._transport.get_returncode()
-
-    async def end(self) -> None:
-        """Close its input, which asks it to leave, and end all that is left of it."""
-        try:
-            self.stdin.close()
-            await _until(lambda: self.status is not None, LEAVE_S)
-            await end_group(self._transport.get_pid(), lambda: self.status is not None)
-        finally:
-            _kept.discard(self)
-            self._transport.close()
-            if self._door is not None:
-                self._door.close()
-            if self._group is not None:
-                await self._group.end()

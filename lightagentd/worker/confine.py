@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 from lightagentd.host import process
 from lightagentd.host.rlimit import lower
@@ -24,6 +26,16 @@ COMMAND_FILES = 4096
 """How many descriptors each process of a command may have: all together must not use up the system's."""
 COMMAND_FILE_BYTES = 1 << 30
 """How long a file may become, one in memory (memfd_create(2)) too, which RLIMIT_DATA leaves out."""
+
+
+@contextlib.contextmanager
+def only_writing_to(folder: Path) -> Iterator[Callable[[], None]]:
+    """A function for a new process, after which it can write to this folder alone. Raises OSError."""
+    rules = landlock.ruleset(landlock.abi(), writable=[folder, *landlock.WRITABLE_DEVICES])
+    try:
+        yield partial(landlock.enter, rules)
+    finally:
+        os.close(rules)
 
 
 def confine_commands(rules: int | None, processes: int, code: bytes = b"", *, bus: bool = False) -> None:

@@ -38,12 +38,14 @@ from lightagentd.errors import (
     WorkerUnavailable,
 )
 from lightagentd.events.context import EventContext, tell_whose, using
-from lightagentd.host import process
+from lightagentd.host.kept_process import keep_apart, kept
 from lightagentd.text.reason import reason
 from lightagentd.tool import Action, Args, Effect, Place, Preview, Tool
 from lightagentd.varlink.server import Peer, VarlinkServer, error_reply
+from lightagentd.worker import landlock
 from lightagentd.worker.calls import LAST, CallContext, check_args, describe, result_event, run_action
 from lightagentd.worker.cgroups import CallCgroup, CallCgroups
+from lightagentd.worker.confine import only_writing_to
 from lightagentd.worker.hooks import HooksInterface
 from lightagentd.worker.kit_tools import KitTools
 from lightagentd.worker.leftovers import Ends, children, end_all, reap
@@ -387,7 +389,7 @@ class Worker:
         """Remove a call's folder, and everything in the folder above if that belongs to this worker alone."""
         remove(used)
         if self._own_scratch and not self.running:
-            homes = {one.home for one in process.kept()}
+            homes = {one.home for one in kept()}
             for entry in self._scratch.iterdir():
                 if entry not in homes:
                     remove(entry)
@@ -397,7 +399,7 @@ class Worker:
         if cgroup is not None:
             await self._end_cgroup(cgroup)
             return
-        if self.running > 1 or process.kept():  # a worker with a server has no commands
+        if self.running > 1 or kept():  # a worker with a server has no commands
             return
         for _ in range(_KILL_ROUNDS):
             if not end_all(self._ends):
@@ -479,7 +481,8 @@ def main(
     if sys.version_info < (3, 12):
         # The default makes a thread for each command, which a limit on processes can refuse.
         asyncio.set_child_watcher(asyncio.PidfdChildWatcher())
-    process.keep_apart(cgroups.make if cgroups is not None else None)
+    narrow = options.scratch is not None and effect is not Effect.CHANGE and landlock.abi() > 0
+    keep_apart(cgroups.make if cgroups is not None else None, only_writing_to if narrow else None)
     worker = Worker(
         ToolFiles(options.tools),
         scratch=options.scratch,

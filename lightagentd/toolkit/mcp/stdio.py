@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightagentd.host.process import KeptProcess
+from lightagentd.host.kept_process import KeptProcess
 from lightagentd.text.jsonrpc import MAX_BYTES, Lost, RpcError, read_line
 from lightagentd.text.visible import visible
 

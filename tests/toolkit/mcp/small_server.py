@@ -122,6 +122,7 @@ def call(number: Any, name: str, arguments: dict[str, Any], params: dict[str, An
         found = [
             attempt("write", lambda: Path(arguments["path"]).write_text("x")),
             attempt("home", lambda: Path("mine").write_text("x")),
+            attempt("others", lambda: Path("../others").write_text("x")),
             attempt("unix", lambda: socket.socket(socket.AF_UNIX).connect("/run/dbus/system_bus_socket")),
             attempt("connect", lambda: socket.create_connection((host, port), 2).close()),
         ]

@@ -22,18 +22,12 @@ FRONT = "effects: [observe, reach, change]"
 TOML = '[worker]\nchange_agents = ["test"]\n'
 
 
-async def _approve(test: Scripted, name: str = "small") -> None:
-    offers = await test.daemon.service.mcp.look(ME, name, agent="test")
-    approved_path(test.daemon.paths.config / "mcp.d" / f"{name}.toml").write_text(json.dumps(offers.approval))
-    await test.daemon.reload()
-
-
 def _results(events: list[Any]) -> list[tuple[str, str]]:
     return [(event["result"], event["text"]) for event in events if event["type"] == "tool_result"]
 
 
 async def test_the_tools_of_a_server_are_functions_once_they_are_approved(paths: Paths) -> None:
-    install(paths, "legacy", more='agents = ["test"]\n')
+    install(paths, "modern", more='agents = ["test"]\n')
     write(paths.config / "mcp.d" / "broken.toml", 'command = ["x"]\nurl = "https://x.example"\n')
     write(
         paths.config / "policy.d" / "10.toml",
@@ -44,6 +38,8 @@ async def test_the_tools_of_a_server_are_functions_once_they_are_approved(paths:
         call("small_fail", {}, call_id="c2"),
         call("small_sample", {}, call_id="c3"),
         say("done"),
+        call("small_ask", {}),
+        say("so be it"),
     ]
     async with scripted(paths, script, front=FRONT, toml=TOML) as test:
         service = test.daemon.service.mcp
@@ -54,10 +50,10 @@ async def test_the_tools_of_a_server_are_functions_once_they_are_approved(paths:
         offers = await service.look(ME, "small")
         assert {one.state for one in offers.tools} == {"new"}
         assert not offers.in_force
-        await _approve(test)
+        approved_path(paths.config / "mcp.d/small.toml").write_text(json.dumps(offers.approval))
+        await test.daemon.reload()
         (_, listed) = await service.listed(ME)
         assert (listed.functions, listed.problem) == (len(offers.tools) + 4, "")
-        assert (await service.look(ME, "small")).in_force
         functions = test.agent.running_parts().toolbox.functions
         assert functions["small_odd_name_2"].schema["properties"]["arg_copy"]["enum"] == ["p", "q"]
         assert str(functions["small_count"].effect) == "observe", "its hint says nothing else"
@@ -74,23 +70,19 @@ async def test_the_tools_of_a_server_are_functions_once_they_are_approved(paths:
         assert session.record.tainted
         assert [one.topic for one in test.stored() if one.topic.startswith("tool.")][:1] == ["tool.small"]
         check_conversation(test.conversation(session))
+        await _asked(test)
 
 
-@pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_what_a_server_asks_goes_to_a_person(paths: Paths, era: str) -> None:
-    install(paths, era)
-    async with scripted(paths, [call("small_ask", {}), say("so be it")]) as test:
-        await _approve(test)
-        session = await test.session()
-        async with prompted(test, session) as (_, events):
-            first = await question(test)
-            assert first.question.startswith("The MCP server small asks: Which one?\n\nsize: How large.")
-            assert first.choices == ()
-            await answer(test, "7")
-            second = await question(test, after=first.id)
-            assert second.choices == ("red", "blue", "decline")
-            await answer(test, "blue")
-            ((result, text),) = _results(await events)
-        assert result == "ok"
-        content = {"action": "accept", "content": {"size": 7, "colour": "blue"}}
-        assert json.loads(text) == (content if era == "legacy" else ["opaque", {"first": content}])
+async def _asked(test: Scripted) -> None:
+    """What a server asks goes to a person, one value at a time."""
+    async with prompted(test, await test.session()) as (_, events):
+        first = await question(test)
+        assert first.question.startswith("The MCP server small asks: Which one?\n\nsize: How large.")
+        assert first.choices == ()
+        await answer(test, "7")
+        second = await question(test, after=first.id)
+        assert second.choices == ("red", "blue", "decline")
+        await answer(test, "blue")
+        ((result, text),) = _results(await events)
+    content = {"action": "accept", "content": {"size": 7, "colour": "blue"}}
+    assert (result, json.loads(text)) == ("ok", ["opaque", {"first": content}])

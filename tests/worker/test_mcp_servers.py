@@ -45,10 +45,11 @@ async def _call(
     agent: str = "ops",
     timeout_s: float = 20.0,
     expected: dict[str, Any] | None = None,
+    resumed: dict[str, Any] | None = None,
     **args: Any,
 ) -> list[dict[str, Any]]:
     call = a_call(tool, action, effect=effect, agent=agent, timeout_s=timeout_s, **args)
-    call = replace(call, place=Place.SERVER, expected=expected or {})
+    call = replace(call, place=Place.SERVER, expected=expected or {}, resumed=resumed)
     return [event async for event in pool.call(call)]
 
 
@@ -92,24 +93,12 @@ def _process(pool: Pool, word: str) -> psutil.Process:
     return process
 
 
-async def test_a_server_in_observe_cannot_write_or_reach_anything(pool: Pool, sandboxed: None) -> None:
-    await approve(pool, install(_paths(pool), "modern"))
-    out = _paths(pool).config.parent / "out"
-    out.mkdir(mode=0o777)
-    out.chmod(0o777)
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = str(listening.getsockname()[1])
-        found = (await _said(pool, "outside", path=str(out / "x"), port=port)).splitlines()
-    assert found[0] in ("write: OSError", "write: PermissionError")
-    assert found[1] == "home: done"
-    assert found[2].startswith("others: ")
-    assert "done" not in found[2] + found[4], "the bus has a filter of its own"
-    assert not [*out.iterdir()]
-
-
-async def test_a_server_that_dies_or_floods_costs_one_call(pool: Pool) -> None:
+async def test_what_a_server_does_stays_in_its_sandbox_and_its_call(pool: Pool, sandboxed: None) -> None:
     await approve(pool, install(_paths(pool), "legacy"))
-    assert await _said(pool, "count") == "1"
+    await _attack(pool)
+    await _results(pool)
+    await _answered(pool)
+    assert await _said(pool, "count") == "7"
     with pytest.raises(ToolError, match="cheese"):
         await _said(pool, "die")
     assert await _said(pool, "count") == "1", "it was started again"
@@ -122,10 +111,26 @@ async def test_a_server_that_dies_or_floods_costs_one_call(pool: Pool) -> None:
     hanging.cancel()
     await asyncio.gather(hanging, return_exceptions=True)
     assert await _said(pool, "count") == "1", "it lives on after a cancel"
+    with pytest.raises(OutcomeUnknown, match="cheese"):
+        await _said(pool, "die", effect=Effect.CHANGE)
 
 
-async def test_results_are_shown_without_what_drives_a_terminal(pool: Pool) -> None:
-    await approve(pool, install(_paths(pool), "legacy"))
+async def _attack(pool: Pool) -> None:
+    """It can neither write outside of its home nor reach anything."""
+    out = _paths(pool).config.parent / "out"
+    out.mkdir(mode=0o777)
+    out.chmod(0o777)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = str(listening.getsockname()[1])
+        found = (await _said(pool, "outside", path=str(out / "x"), port=port)).splitlines()
+    assert [one.partition(": ")[0] for one in found] == ["write", "home", "others", "unix", "connect"]
+    assert found[1] == "home: done"
+    assert "done" not in found[0] + found[2] + found[4], "the bus has a filter of its own"
+    assert not [*out.iterdir()]
+
+
+async def _results(pool: Pool) -> None:
+    """They are shown without what drives a terminal."""
     *outputs, result = await _call(pool, "progress")
     assert "".join(one["text"] for one in outputs) == "0 of 2 step 0\n1 of 2 step 1\n2 of 2 step 2\n"
     assert result["output"] == "done"
@@ -142,30 +147,30 @@ async def test_results_are_shown_without_what_drives_a_terminal(pool: Pool) -> N
     assert await _said(pool, "get_prompt", name="greet", arguments={"who": "me"}) == "user: Greet me"
 
 
-@pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_a_tool_that_changes_after_its_approval_is_held_back(pool: Pool, era: str) -> None:
-    path = install(_paths(pool), era)
+async def _answered(pool: Pool) -> None:
+    """An older server waits in its call, while a person is asked for each value."""
+    (first,) = await _call(pool, "ask")
+    assert (first["kind"], first["choices"]) == ("asked", [])
+    (second,) = await _call(pool, "ask", resumed={"state": first["state"], "answer": "7"})
+    assert (second["kind"], second["choices"]) == ("asked", ["red", "blue", "decline"])
+    (last,) = await _call(pool, "ask", resumed={"state": second["state"], "answer": "blue"})
+    assert json.loads(last["output"]) == {"action": "accept", "content": {"size": 7, "colour": "blue"}}
+    with pytest.raises(ToolError, match="has ended since it asked"):
+        await _call(pool, "ask", resumed={"state": second["state"], "answer": "blue"})
+
+
+async def test_a_tool_that_changes_after_its_approval_is_held_back(pool: Pool) -> None:
+    path = install(_paths(pool), "modern")
     await approve(pool, path)
     assert await _said(pool, "echo", text="one") == "one"
     assert await _said(pool, "turn") == "turned"
-    with pytest.raises(PermissionDenied, match="something else of echo than what was approved"):
-        await _said(pool, "echo", text="two")
-    assert await _said(pool, "count") == "3", "the others work"
-    assert pool.servers.problems() == [
-        "Tools of the MCP server small are held back: echo: changed after they were approved."
-        " Look at them: lactl mcp show small"
-    ]
-    install(_paths(pool), era, "changed")
-    await pool.end_idle_now()
-    pool.servers.forget()
-    with pytest.raises(PermissionDenied):
-        await _said(pool, "echo", text="two")
+    for _ in range(2):  # by a notification, and by what a new process lists
+        with pytest.raises(PermissionDenied, match="something else of echo than what was approved"):
+            await _said(pool, "echo", text="two")
+        assert "small are held back: echo: changed after they were approved." in pool.servers.problems()[0]
+        pool.servers.forget()
+        assert await _said(pool, "where") != "", "the others work"
+        install(_paths(pool), "modern", "changed")
+        await pool.end_idle_now()
     await approve(pool, path)
     assert await _said(pool, "echo", text="two") == "two"
-
-
-async def test_a_change_whose_server_is_lost_may_have_happened(pool: Pool) -> None:
-    path = install(_paths(pool), "legacy", tools="")
-    await approve(pool, path)
-    with pytest.raises(OutcomeUnknown, match="cheese"):
-        await _said(pool, "die", effect=Effect.CHANGE)

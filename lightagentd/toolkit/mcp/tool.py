@@ -138,7 +138,8 @@ class McpTool(Tool):
             else:
                 held, kept = self._held.pop(key, None), self._connection
                 if held is None or kept is None or not kept.alive:
-                    raise Lost("it has ended since it asked")
+                    why = f"The MCP server {self.name} has ended since it asked."
+                    raise ToolError(why, suggestion="Ask for the call again.")
                 pending, connection = held, kept
                 pending.progress = ctx.progress
                 pending.answer(found[""])

@@ -16,6 +16,7 @@ from tests.agents.scripted import ME, Scripted, check_conversation, scripted
 from tests.conftest import write
 from tests.scripted_model import call, say
 from tests.toolkit.mcp.servers import install
+from tests.toolkit.mcp.small_server import TOOLS
 
 pytestmark = pytest.mark.describes_tools
 FRONT = "effects: [observe, reach, change]"
@@ -33,10 +34,16 @@ async def test_the_tools_of_a_server_are_functions_once_they_are_approved(paths:
         paths.config / "policy.d" / "10.toml",
         '[[rule]]\nname = "no"\ntool = "small"\naction = "fail"\ndecision = "deny"\n',
     )
+    kit = paths.config / "agent/test/mcp"
+    own = install(paths, "legacy", name="own", tools='only = ["echo"]\n[tools]\necho = "observe"\n')
+    write(kit / "own.toml", own.read_text())
+    own.unlink()
+    write(kit / "own.approved", json.dumps({"tools": [{"name": "echo", **TOOLS["echo"]}]}))
     script = [
         call("small_echo", {"text": "hello"}),
         call("small_fail", {}, call_id="c2"),
         call("small_sample", {}, call_id="c3"),
+        call("own_echo", {"text": "of the kit"}, call_id="c4"),
         say("done"),
         call("small_ask", {}),
         say("so be it"),
@@ -46,13 +53,17 @@ async def test_the_tools_of_a_server_are_functions_once_they_are_approved(paths:
         problems = " ".join(test.daemon.registry.problems())
         assert "small.toml: nobody has looked at its tools" in problems
         assert "broken.toml: it needs either a command or a url" in problems
-        assert {one.name: one.functions for one in await service.listed(ME)} == {"broken": 0, "small": 0}
+        assert {one.name: one.functions for one in await service.listed(ME)} == {
+            "broken": 0,
+            "small": 0,
+            "own": 1,
+        }
         offers = await service.look(ME, "small")
         assert {one.state for one in offers.tools} == {"new"}
         assert not offers.in_force
         approved_path(paths.config / "mcp.d/small.toml").write_text(json.dumps(offers.approval))
         await test.daemon.reload()
-        (_, listed) = await service.listed(ME)
+        (_, listed, _) = await service.listed(ME)
         assert (listed.functions, listed.problem) == (len(offers.tools) + 4, "")
         functions = test.agent.running_parts().toolbox.functions
         assert functions["small_odd_name_2"].schema["properties"]["arg_copy"]["enum"] == ["p", "q"]
@@ -65,7 +76,8 @@ async def test_the_tools_of_a_server_are_functions_once_they_are_approved(paths:
             await test.daemon.service.approvals.approve(ME, wanted.id, "", wanted.digest)
             found = _results(await events)
         assert found[0] == ("ok", "hello")
-        assert [result for result, _ in found[1:]] == ["policy_denied", "ok"]
+        assert [result for result, _ in found[1:]] == ["policy_denied", "ok", "ok"]
+        assert found[3][1] == "of the kit"
         assert "No server gets the model of an agent" in found[2][1]
         assert session.record.tainted
         assert [one.topic for one in test.stored() if one.topic.startswith("tool.")][:1] == ["tool.small"]

@@ -18,7 +18,7 @@ from lightagentd.host.paths import Paths
 from lightagentd.tool import Effect, Place
 from lightagentd.worker.pool import Pool
 from tests.toolkit.mcp.servers import approve, install
-from tests.worker.running import a_call, folders, shell, until
+from tests.worker.running import a_call, folders, marked, marker, shell, until
 
 
 @pytest.fixture
@@ -70,6 +70,9 @@ async def test_a_server_is_kept_between_calls_apart_from_all_else(pool: Pool) ->
     assert found["home"] == found["cwd"] != "/"
     server = _process(pool, "small_server.py")
     assert "sesame" not in " ".join(server.cmdline())
+    left = marker()
+    assert await shell(pool, f"setsid sleep {left} & echo left") == "left\n"
+    assert not marked(left), "what a command leaves is ended all the same"
     assert "2 bash" in f"2 {await shell(pool, 'echo bash; kill -9 -1')}"  # a command of the same agent
     assert [await _said(pool, "count", expected=given) for _ in range(3)] == ["2", "3", "4"]
     assert _process(pool, "small_server.py") == server

@@ -154,7 +154,8 @@ def _problems_of_agents(place: Path) -> list[str]:
     from lightagentd.skills import load_skills
 
     paths = replace(default_paths(), config=place)
-    tools = [file.stem for folder in content_folders("tools", paths) for file in folder.glob("*.py")]
+    files = [(content_folders("tools", paths), "*.py"), (content_folders("mcp.d", paths), "*.toml")]
+    tools = [file.stem for folders, kind in files for folder in folders for file in folder.glob(kind)]
     catalog = load_skills(content_folders("skills", paths))
     found = load_definitions(content_folders("agent", paths))
     problems = [f"The agent {name} is disabled: {why}" for name, why in found.broken.items()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ def add(
     for table, given in tables.items():
         lines += [f"\n[{table}]"] if given else []
         lines += [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in map(_pair, given)]
-    path = own_folder("mcp.d") / f"{name}.toml"
+    path = _file(name)
     if path.exists():
         raise Conflict(
             f"There is {path} already.", suggestion=f"Change it, or: lactl mcp remove {name}", field="name"
@@ -151,7 +152,7 @@ def add(
 @click.pass_obj
 def remove(settings: Settings, name: str) -> None:
     """Remove a server and its approval, as administrator."""
-    path = own_folder("mcp.d") / f"{name}.toml"
+    path = _file(name)
     try:
         path.unlink()
         path.with_suffix(".approved").unlink(missing_ok=True)
@@ -163,6 +164,16 @@ def remove(settings: Settings, name: str) -> None:
         raise _denied(path, err) from err
     reload_daemon(settings, "tools")
     told(settings, {"removed": name}, f"The MCP server {name} is removed.")
+
+
+def _file(name: str, agent: str | None = None) -> Path:
+    """The file of a server of the configuration, or of an agent's folder there. It is not asked for: root
+    writes beside it. Raises InvalidArgument, PermissionDenied.
+    """
+    if any(not re.fullmatch(r"[a-z][a-z0-9_-]*", one) for one in (name, *([agent] if agent else []))):
+        raise InvalidArgument(f"{name[:60]!r} is not a name for an MCP server.", field="name")
+    folder = own_folder("agent") / agent / "mcp" if agent else own_folder("mcp.d")
+    return folder / f"{name}.toml"
 
 
 def _check(path: Path) -> None:
@@ -192,7 +203,10 @@ def _approve(settings: Settings, name: str, digest: str | None, agent: str | Non
             suggestion=f"Look again: lactl mcp show {name}",
             field="digest",
         )
-    path = Path(found["path"]).with_suffix(".approved")
+    server = _file(name, agent)
+    if not server.exists():
+        raise InvalidArgument(f"There is no file {server}.", suggestion="See: lactl mcp list", field="name")
+    path = server.with_suffix(".approved")
     _write(path, json.dumps(found["approval"], indent=1, ensure_ascii=True) + "\n")
     reload_daemon(settings, "tools")
     count = len(found["approval"]["tools"])

@@ -24,6 +24,8 @@ MAX_RUNNING = 32
 _SMALL_BYTES = 16 << 10
 """Up to this size nothing in a message can take long, so nobody counts."""
 _ID_LIMIT = 1 << 63
+_CANCEL_S = 1.0
+"""How long the other end has to take in that a request is cancelled."""
 
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND = -32700, -32600, -32601
 INVALID_PARAMS, INTERNAL_ERROR, BUSY = -32602, -32603, -32000
@@ -151,9 +153,11 @@ class Peer:
     Whoever has the transport makes one, gives it what comes (`receive`), and closes it in the end.
     """
 
-    def __init__(self, send: Send, serve: Serve, notice: Notice) -> None:
-        """`serve` answers requests; `notice` gets notifications, except that of a cancelled request."""
-        self._send, self._serve, self._notice = send, serve, notice
+    def __init__(self, send: Send, serve: Serve, notice: Notice, *, tells_wrong: bool = True) -> None:
+        """`serve` answers requests; `notice` gets notifications, except that of a cancelled request.
+        `tells_wrong`: the other end hears of what it sent wrongly.
+        """
+        self._send, self._serve, self._notice, self._tells_wrong = send, serve, notice, tells_wrong
         self._last = 0
         self._asked: dict[Id, asyncio.Future[Any]] = {}
         self._running: dict[Id, asyncio.Task[None]] = {}
@@ -189,11 +193,12 @@ class Peer:
         await self._send(encode({"method": method, **({"params": dict(params)} if params else {})}))
 
     async def receive(self, data: bytes) -> RpcError | None:
-        """Take what came: one line or body. Gives what is wrong with it, which its sender hears as well."""
+        """Take what came: one line or body. Gives what is wrong with it, if anything is."""
         try:
             found = decode(data)
         except RpcError as err:
-            await self._send(encode(error_of(err)))
+            if self._tells_wrong:
+                await self._send(encode(error_of(err)))
             return err
         for message in found:
             if message.method and message.id is not None:
@@ -252,6 +257,7 @@ class Peer:
 
     async def _tell_cancelled(self, number: Id) -> None:
         try:
-            await self.tell("notifications/cancelled", {"requestId": number})
-        except (OSError, Lost):
+            async with asyncio.timeout(_CANCEL_S):
+                await self.tell("notifications/cancelled", {"requestId": number})
+        except (OSError, Lost, RpcError):  # TimeoutError is an OSError
             return  # it hears no more

@@ -83,7 +83,7 @@ class Connection:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._peer = Peer(transport.send, self._serve, self._hear)
+        self._peer = Peer(transport.send, self._serve, self._hear, tells_wrong=False)
         self._running: dict[int, Running] = {}
         self._last = 0
         self._second, self._messages = 0, 0

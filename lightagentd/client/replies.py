@@ -277,6 +277,14 @@ Hook = TypedDict("Hook", {"kit": str, "name": str, "path": str, "phases": list[s
 HooksReply = TypedDict("HooksReply", {"hooks": list[Hook]})
 HookTest = TypedDict("HookTest", {"payload": Any, "decided": list[Any], "blocked": bool, "asked": list[str]})
 TestReply = TypedDict("TestReply", {"test": HookTest})
+McpServer = TypedDict("McpServer", {"kit": str, "name": str, "path": str, "reached": str, "agents": list[str],
+        "functions": int, "problem": str})
+ServersReply = TypedDict("ServersReply", {"servers": list[McpServer]})
+McpTool = TypedDict("McpTool", {"name": str, "effect": str, "state": str, "told": Any, "approved": Any})
+McpOffers = TypedDict("McpOffers", {"name": str, "path": str, "version": str, "server": str,
+        "tools": list[McpTool], "resources": bool, "prompts": bool, "approval": Any, "digest": str,
+        "in_force": bool})
+OffersReply = TypedDict("OffersReply", {"offers": McpOffers})
 Change = TypedDict("Change", {"call_id": str, "agent": str, "owner": int, "action": str, "path": str,
         "time_us": int, "undone_by": str})
 ChangesReply = TypedDict("ChangesReply", {"changes": list[Change]})

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.attacks import exhausting, misleading
+from tests.attacks import exhausting, leaving, misleading, reading, writing
 from tests.attacks.cases import CASES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -48,6 +48,22 @@ def one_effect_each() -> Iterator[tuple[str, str]]:
     for case in CASES.values():
         if case.name not in SAME_ANYWHERE:
             yield case.name, case.effects[next(turns) % 2 if len(case.effects) == 2 else 0]
+
+
+SLOW = ("the daemon's folders", "editors", "a setuid shell", "symlink races")
+"""They take seconds, and are played with the shell."""
+
+
+def spoken() -> Iterator[tuple[str, str]]:
+    """Cases of shell commands that change, read or reach something, with their effects by turns: for an MCP
+    server that runs them. What a server leaves running is its own, and ends with it.
+    """
+    turns = itertools.count()
+    for case in (*writing.CASES, *reading.CASES, *leaving.CASES):
+        if case.name in SLOW:
+            continue
+        if all(ask.function == "bash_exec" for step in case.steps for ask in step):
+            yield case.name, case.effects[next(turns) % len(case.effects)]
 
 
 def plays(cases: Iterable[tuple[str, str]]) -> list[Any]:
@@ -116,9 +132,9 @@ class Playing:
         told = {"socket": socket, "known_secrets": secrets, "names": names, "facts": [*facts]}
         self._say({"setup": told})
 
-    def play(self, name: str, effect: str) -> dict[str, Any]:
+    def play(self, name: str, effect: str, speaker: str = "") -> dict[str, Any]:
         """What came of a case: `findings` is empty when the attack came to nothing."""
-        return self._say({"play": name, "effect": effect})
+        return self._say({"play": name, "effect": effect, "speaker": speaker})
 
     def control(self, name: str) -> dict[str, Any]:
         return self._say({"control": name})

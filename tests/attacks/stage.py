@@ -68,12 +68,12 @@ class Stage:
         self.secrets = {**self.victims.secrets, **known_secrets}
         self._more_names = names
 
-    async def play(self, case: Case, effect: str) -> dict[str, Any]:
-        """Let one attack run, and say what it did."""
+    async def play(self, case: Case, effect: str, speaker: str = "") -> dict[str, Any]:
+        """Let one attack run, and say what it did. With a `speaker`, that MCP server runs the commands."""
         mark = _new_mark()
         names = {**self.victims.names, **self._more_names, "mark": mark, "effect": effect}
         counts = await self.victims.counts()
-        aftermath = await self._turn(case, names)
+        aftermath = await self._turn(case, names, speaker)
         changes = self._changes(mark)
         findings = [*changes, *_left(mark)]
         after_counts = await self.victims.counts()
@@ -114,9 +114,9 @@ class Stage:
             Path(path).unlink(missing_ok=True)
         self._seen = self.victims.look()
 
-    async def _turn(self, case: Case, names: dict[str, str]) -> Aftermath:
+    async def _turn(self, case: Case, names: dict[str, str], speaker: str) -> Aftermath:
         """A turn in a session of its own, the daemon's status asked for all the while."""
-        steps = [[ask.filled(names) for ask in step] for step in case.steps]
+        steps = [[_spoken(ask.filled(names), speaker) for ask in step] for step in case.steps]
         self.model.script = _script(steps)
         self.model.requests.clear()
         aftermath = Aftermath(effect=names["effect"], names=names, events=[], requests=[], status_s=[])
@@ -159,6 +159,14 @@ class Stage:
     def _seen_secrets(self, aftermath: Aftermath) -> list[str]:
         told = json.dumps([aftermath.requests, aftermath.events], ensure_ascii=False)
         return [f"the secret of the {name} came out" for name, value in self.secrets.items() if value in told]
+
+
+def _spoken(ask: Ask, speaker: str) -> Ask:
+    """A shell command as one of the MCP server; all else as it is."""
+    if not speaker or ask.function != "bash_exec":
+        return ask
+    given = json.loads(str(ask.arguments))
+    return Ask(function=f"{speaker}_{given['effect']}", arguments=json.dumps({"command": given["command"]}))
 
 
 def _new_mark() -> str:
@@ -227,7 +235,8 @@ async def _serve(stage: Stage) -> None:
             elif "control" in wanted:
                 answer = await stage.control(wanted["control"])
             else:
-                answer = await stage.play(CASES[wanted["play"]], wanted["effect"])
+                case, speaker = CASES[wanted["play"]], wanted.get("speaker", "")
+                answer = await stage.play(case, wanted["effect"], speaker)
             print(json.dumps(answer), flush=True)
     finally:
         transport.close()

@@ -6,9 +6,11 @@ them with each effect against the worker units of a booted system; those that en
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +18,19 @@ from pathlib import Path
 import pytest
 
 from lightagentd.host.paths import Paths
+from tests.attacks import speaker
 from tests.attacks.controls import CONTROLS
-from tests.attacks.playing import AGENTS, RULE, Playing, agent_file, explain, one_effect_each, plays, settings
+from tests.attacks.playing import (
+    AGENTS,
+    RULE,
+    Playing,
+    agent_file,
+    explain,
+    one_effect_each,
+    plays,
+    settings,
+    spoken,
+)
 from tests.conftest import DaemonProcess, write
 
 pytestmark = [
@@ -52,6 +65,10 @@ def playing(base: Path, sandboxed: None) -> Iterator[Playing]:
             write(paths.config / "agent" / name / "AGENT.md", text)
         write(paths.config / "lightagentd.toml", settings(stage.names))
         write(paths.config / "policy.d" / "attackers.toml", RULE)
+        server = paths.config / "mcp.d" / "evil.py"
+        write(server, Path(speaker.__file__).read_text())
+        write(server.with_suffix(".toml"), speaker.FILE.format(python=sys.executable, path=server))
+        write(server.with_suffix(".approved"), json.dumps({"tools": speaker.TOOLS}))
         try:
             daemon.start()
             names = {"config": str(paths.config), "state": str(paths.state), "runtime": str(paths.runtime)}
@@ -76,4 +93,10 @@ def test_the_stage_sees_harm_that_is_done(playing: Playing, name: str) -> None:
 @pytest.mark.parametrize(("name", "effect"), plays(one_effect_each()))
 def test_an_attack_comes_to_nothing(playing: Playing, name: str, effect: str) -> None:
     outcome = playing.play(name, effect)
+    assert outcome["findings"] == [], explain(outcome)
+
+
+@pytest.mark.parametrize(("name", "effect"), plays(spoken()))
+def test_an_attack_of_an_mcp_server_comes_to_nothing(playing: Playing, name: str, effect: str) -> None:
+    outcome = playing.play(name, effect, "evil")
     assert outcome["findings"] == [], explain(outcome)

@@ -61,6 +61,8 @@ async def test_the_tools_of_a_server_are_functions_once_they_are_approved(paths:
         offers = await service.look(ME, "small")
         assert {one.state for one in offers.tools} == {"new"}
         assert not offers.in_force
+        states = {one.name: one.state for one in (await service.look(ME, "own", agent="test")).tools}
+        assert (states.pop("echo"), {*states.values()}) == ("approved", {"unwanted"})
         approved_path(paths.config / "mcp.d/small.toml").write_text(json.dumps(offers.approval))
         await test.daemon.reload()
         (_, listed, _) = await service.listed(ME)

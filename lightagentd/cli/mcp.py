@@ -20,9 +20,9 @@ def command(context: click.Context, agent: str) -> None:
     """Serve an agent's tools to a program that speaks the Model Context Protocol, or manage MCP servers.
 
     Without a command it serves. Such a program starts it, and talks with it on standard input and output. Its
-    calls go through policy, approvals and history, as text from outside: what changes the system waits until a
-    person has allowed it. Where the program can ask you, it does; else the result of its call names the lactl
-    approve that it waits for.
+    calls go through policy, approvals and history, as text from outside: what changes the system waits until
+    a person has allowed it. Where the program can ask you, it does; else the result of its call names the
+    lactl approve that it waits for.
 
     The commands are about servers of others, whose tools are functions of agents. Each is a file in
     /etc/lightagentd/mcp.d, or in mcp/ of a kit; lightagent-mcp(5) says what is in it. It runs in the sandbox

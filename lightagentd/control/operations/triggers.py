@@ -159,6 +159,7 @@ class Triggers(Operations, interface="org.lightagent1.Triggers"):
         """Have a stored request for a webhook asked about again; for its owner and administrators. Gives the
         number of the new one.
         """
+        caller = await self._access.admit_owner(caller, Operation.INSPECT)
         name, _ = await asyncio.to_thread(self._triggers.webhooks.stored, number)
         await self._admit(caller, name)
         return await self._triggers.webhooks.again(number)

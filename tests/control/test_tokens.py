@@ -85,16 +85,16 @@ def plain(method: str, known: dict[str, Any], *, whole: bool) -> dict[str, Any]:
 
 NEEDS = {
     "inspect": """
-        Agents.Get Agents.List Agents.Skills Agents.Tools Agents.UsableTools Approvals.Approve Approvals.Deny
-        Approvals.Get Approvals.List Evals.End Evals.Get Evals.List Evals.Ratings Evals.Record Evals.Trials Events.Subscribe
-        Flows.Check Flows.Draw Flows.Follow Flows.Get Flows.List Flows.Output Flows.Plan Flows.Runs Flows.Show
-        History.Page History.Query History.Verify Hooks.List Inputs.Answer Inputs.Get Inputs.List Kits.Get
-        Kits.List Manager.GetStatus Mcp.List Memory.Export Memory.Get Memory.GetProfile Memory.List Memory.Search
-        Models.List Models.Providers Models.Show Plans.Get Policy.Explain Policy.ExplainText Policy.List
-        Policy.ListGuards Sessions.Export Sessions.Get Sessions.List Sessions.Mail Sessions.Messages
-        Sessions.Replay Sessions.Wait Sessions.Watch Skills.Get Skills.List Tools.Drafts Tools.Get
-        Tools.GetDraft Tools.List Tools.Select Triggers.Get Triggers.List Triggers.Preview Undo.List
-        Usage.Budgets""",
+        Agents.Get Agents.List Agents.Skills Agents.Tools Agents.UsableTools Approvals.Approve
+        Approvals.Deny Approvals.Get Approvals.List Evals.End Evals.Get Evals.List Evals.Ratings
+        Evals.Record Evals.Trials Events.Subscribe Flows.Check Flows.Draw Flows.Follow Flows.Get Flows.List
+        Flows.Output Flows.Plan Flows.Runs Flows.Show History.Page History.Query History.Verify Hooks.List
+        Inputs.Answer Inputs.Get Inputs.List Kits.Get Kits.List Manager.GetStatus Mcp.List Memory.Export
+        Memory.Get Memory.GetProfile Memory.List Memory.Search Models.List Models.Providers Models.Show
+        Plans.Get Policy.Explain Policy.ExplainText Policy.List Policy.ListGuards Sessions.Export
+        Sessions.Get Sessions.List Sessions.Mail Sessions.Messages Sessions.Replay Sessions.Wait
+        Sessions.Watch Skills.Get Skills.List Tools.Drafts Tools.Get Tools.GetDraft Tools.List Tools.Select
+        Triggers.Get Triggers.List Triggers.Preview Undo.List Usage.Budgets""",
     "prompt": """
         Evals.Begin Flows.Cancel Flows.Rerun Flows.Resume Manager.Ask Memory.Forget Memory.Promote
         Memory.PromoteBecause Memory.Reject Memory.Remember Memory.SetProfile Models.Test Plans.Apply

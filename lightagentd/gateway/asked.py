@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from lightagentd.config.gateway import Gateway
 from lightagentd.errors import LightagentError, MalformedMessage, MessageTooLarge
+from lightagentd.gateway.ai_sdk.chats import Chats
 from lightagentd.gateway.callers import Caller, Callers, who_is
 from lightagentd.gateway.conversations import Conversations
 from lightagentd.gateway.http import Connection, Connections
@@ -42,6 +43,7 @@ class Shared:
     metrics: Metrics
     conversations: Conversations
     responses: Kept
+    chats: Chats
     connections: Callable[[], Connections]
     deliveries: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_DELIVERIES))
     """Bounds what webhooks cost the daemon, which looks at each signature itself."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lightagentd.gateway import webhooks
+from lightagentd.gateway.ai_sdk import chat as ai_sdk
 from lightagentd.gateway.asked import Endpoint
 from lightagentd.gateway.metrics import health, metrics
 from lightagentd.gateway.openai import chat, models, responses
@@ -14,4 +15,5 @@ ENDPOINTS = (
     *models.ENDPOINTS,
     *chat.ENDPOINTS,
     *responses.ENDPOINTS,
+    *ai_sdk.ENDPOINTS,
 )

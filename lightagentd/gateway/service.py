@@ -20,6 +20,7 @@ from lightagentd.config.configuration import load
 from lightagentd.config.gateway import Gateway, addresses
 from lightagentd.config.models import credential
 from lightagentd.errors import ConfigError, LightagentError
+from lightagentd.gateway.ai_sdk.chats import Chats
 from lightagentd.gateway.asked import Shared
 from lightagentd.gateway.callers import Callers
 from lightagentd.gateway.conversations import Conversations
@@ -47,6 +48,7 @@ class Service:
         self._tls = _tls(gateway)
         self._addresses = addresses(gateway)
         self._callers = Callers(gateway, control)
+        self._chats = Chats()
         shared = Shared(
             gateway=gateway,
             callers=self._callers,
@@ -54,6 +56,7 @@ class Service:
             metrics=Metrics(),
             conversations=Conversations(),
             responses=Kept(),
+            chats=self._chats,
             connections=lambda: self._connections,
         )
         self._connections = Connections(gateway, Door(shared, ENDPOINTS))
@@ -72,6 +75,7 @@ class Service:
             for server in servers:
                 server.close()
             await self._connections.close()
+            await self._chats.close()
             await self._callers.close()
 
     async def _serve(self, sock: socket.socket, tls: ssl.SSLContext | None) -> asyncio.Server:

@@ -37,13 +37,17 @@ class EventStream(Response):
         pieces: AsyncGenerator[bytes],
         held: contextlib.AsyncExitStack,
         headers: dict[str, str] | None = None,
+        alive: bytes = _ALIVE,
     ) -> None:
-        """`key` is whose bytes these are; `held` is closed after the pieces, in each case."""
+        """`key` is whose bytes these are; `held` is closed after the pieces, in each case; `alive` is sent
+        while there are none.
+        """
         self.status_code, self.background, self.body = 200, None, b""
         self.media_type = "text/event-stream"
         self.init_headers({**(headers or {}), "X-Accel-Buffering": "no"})
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
         self._asked, self._key, self._pieces, self._held = asked, key, pieces, held
+        self._alive = alive
 
     async def __call__(self, _scope: Any, receive: Any, send: Any) -> None:
         gone = asyncio.create_task(disconnected(receive))
@@ -66,7 +70,7 @@ class EventStream(Response):
         try:
             async with (
                 contextlib.aclosing(self._pieces) as pieces,
-                contextlib.aclosing(with_signs_of_life(pieces)) as sending,
+                contextlib.aclosing(with_signs_of_life(pieces, self._alive)) as sending,
             ):
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 async for piece in sending:
@@ -82,15 +86,15 @@ class EventStream(Response):
             shared.limits.sent(self._key, sent)
 
 
-async def with_signs_of_life(pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """The pieces, and comments while there are none."""
+async def with_signs_of_life(pieces: AsyncGenerator[bytes], alive: bytes = _ALIVE) -> AsyncGenerator[bytes]:
+    """The pieces, and signs of life while there are none."""
     following: asyncio.Task[bytes] | None = None
     try:
         while True:
             following = following or asyncio.ensure_future(anext(pieces))
             done, _ = await asyncio.wait([following], timeout=ALIVE_S)
             if not done:
-                yield _ALIVE
+                yield alive
                 continue
             piece, following = following, None
             try:

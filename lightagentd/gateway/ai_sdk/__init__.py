@@ -1,0 +1,1 @@
+"""The endpoint that useChat of the AI SDK knows."""

@@ -5,6 +5,7 @@
 # make coverage   pass the tests that need no container, and print the code that none executes
 # make assessment  assess the agent ops with the built-in model, and write docs/assessment.md
 # make bench   the figures of docs/figures.md
+# make browser the AI SDK's own client in Chromium against the gateway (npm, node; CHROMIUM=program)
 # make stats   the figures of the code: files, lines, circles, large classes, tests
 # make recording  docs/first-prompt.svg anew, from a real run
 # make generate  the files of the repository that are made from the code
@@ -15,7 +16,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo shell test check coverage lint bench assessment stats recording deb rpm lock generate setup setup-build setup-test clean
+.PHONY: demo shell test check coverage lint bench assessment browser stats recording deb rpm lock generate setup setup-build setup-test clean
 
 demo: setup
 	@packaging/checkout/demo.sh
@@ -58,6 +59,9 @@ bench: setup
 
 assessment: setup
 	PYTHONPATH=. $(BIN)/python packaging/checkout/assessment.py $(TIMES)
+
+browser: setup-test
+	$(BIN)/python -m pytest -q -s tests/gateway/browser.py
 
 stats: setup-test
 	$(BIN)/python -m tests.house

@@ -58,6 +58,8 @@ class Caller:
     said: dict[str, Any]
     """The answer of `Manager.Authenticate`."""
     allowed: Allowed
+    is_local: bool
+    """Whether it is who connected to the Unix socket, without a token."""
     idle: asyncio.TimerHandle | None = None
 
 
@@ -128,7 +130,14 @@ class Callers:
         self._known[who.key] = allowed
         if len(self._known) > _KNOWN_MOST:
             self._known.popitem(last=False)
-        return Caller(client=client, key=who.key, kept_as=who.kept_as, said=said, allowed=allowed)
+        return Caller(
+            client=client,
+            key=who.key,
+            kept_as=who.kept_as,
+            said=said,
+            allowed=allowed,
+            is_local=not who.token,
+        )
 
     async def _authenticated(self, client: AsyncClient, who: Who) -> dict[str, Any]:
         if who.token:

@@ -30,7 +30,11 @@ async def turn(asked: Asked, caller: Caller, **prompt: Any) -> AsyncGenerator[Ev
     refuses.
     """
     session, ended = "", False
-    with asked.turn(caller):
+    cancels = asked.shared.gateway.on_disconnect == "cancel"
+    async with contextlib.AsyncExitStack() as held:
+        held.enter_context(asked.turn(caller))
+        # Who is known by their connection alone cannot prove it once they have hung up.
+        spare = await held.enter_async_context(asked.caller()) if cancels and caller.is_local else None
         try:
             async with contextlib.aclosing(caller.client.stream("Sessions.Prompt", **prompt)) as found:
                 async for reply in found:
@@ -42,8 +46,8 @@ async def turn(asked: Asked, caller: Caller, **prompt: Any) -> AsyncGenerator[Ev
                     if ended:
                         return
         finally:
-            if session and not ended and asked.shared.gateway.on_disconnect == "cancel":
-                await _cancelled(asked, session)
+            if session and not ended and cancels:
+                await _cancelled(asked, session, spare)
 
 
 async def followed(asked: Asked, caller: Caller, session: str) -> AsyncGenerator[Event]:
@@ -84,10 +88,11 @@ def _count(asked: Asked, caller: Caller, event: Event) -> None:
         asked.shared.limits.tokens(caller.key, int(event["total_tokens"]))
 
 
-async def _cancelled(asked: Asked, session: str) -> None:
+async def _cancelled(asked: Asked, session: str, spare: Caller | None) -> None:
     """Cancel what runs in a session whose reader is gone."""
     try:
-        async with asyncio.timeout(_CANCEL_S), asked.caller() as caller:
+        async with asyncio.timeout(_CANCEL_S), contextlib.AsyncExitStack() as held:
+            caller = spare or await held.enter_async_context(asked.caller())
             await caller.client.call("Sessions.Cancel", session=session)
     except (LightagentError, TimeoutError) as err:
         _log.warning("the turn of a client that hung up goes on in %s: %s", session, err)

@@ -63,6 +63,17 @@ async def resume(asked: Asked) -> Response:
         return await _response(asked, caller.key, again, 0, kind)
 
 
+async def cancel(asked: Asked) -> Response:
+    """DELETE /api/chat/{chat}/stream: end the turn that runs, for where a client that hangs up does not."""
+    chat = chat_id(asked.parameters["chat"])
+    async with asked.caller() as caller:
+        live = asked.shared.chats.get(caller.key, chat)
+        session = live.session if live is not None else await _looked_up(caller, chat)
+        if session:
+            await caller.client.call("Sessions.Cancel", session=session)
+    return Response(status_code=204)
+
+
 async def _response(asked: Asked, key: str, live: Live, at: int, kind: Protocol) -> Response:
     held = contextlib.AsyncExitStack()
     held.callback(live.leave)
@@ -96,7 +107,7 @@ async def _pieces(live: Live, at: int, kind: Protocol) -> AsyncGenerator[bytes]:
 
 async def _answer(asked: Asked, one: Asking, live: Live, earlier: Live | None) -> None:
     """Fill a response. Raises why there is none."""
-    async with asked.caller() as caller:
+    async with asked.caller() as caller, asked.caller() as spare:
         session = await _session(caller, one, earlier)
         left = earlier is not None and earlier.waits
         info = await _state(caller, session) if session and (left or not one.text) else {"state": "idle"}
@@ -119,23 +130,26 @@ async def _answer(asked: Asked, one: Asking, live: Live, earlier: Live | None) -
             }
             events = turn(asked, caller, **wanted)
         live.session = session
-        parts = Parts(known=one.known, approvals=one.protocol == "ui", late=info["state"] == "running")
-        await _filled(asked, live, parts, events, message=one.message, said=said)
+        late = not one.text and info["state"] == "running"
+        parts = Parts(known=one.known, approvals=one.protocol == "ui", late=late)
+        await _filled(spare, live, parts, events, message=one.message, said=said)
 
 
 async def _rest(asked: Asked, live: Live, *, late: bool) -> None:
     """Fill a response with what is left of the turn that runs, whatever it waits for."""
-    async with asked.caller() as caller:
+    async with asked.caller() as caller, asked.caller() as spare:
         events = _watched(asked, caller, live.session, None, through=True)
         calls = frozenset(str(one["toolCallId"]) for one in live.chunks if "toolCallId" in one)
         message = next((one["messageId"] for one in live.chunks if one["type"] == "start"), "")
-        await _filled(asked, live, Parts(known=calls, late=late), events, message=message)
+        await _filled(spare, live, Parts(known=calls, late=late), events, message=message)
 
 
 async def _filled(
-    asked: Asked, live: Live, parts: Parts, events: AsyncGenerator[Event], *, message: str, said: str = ""
+    spare: Caller, live: Live, parts: Parts, events: AsyncGenerator[Event], *, message: str, said: str = ""
 ) -> None:
-    """The chunks of a turn's events, after what was `said` before; its error, too, once it has begun."""
+    """The chunks of a turn's events, after what was `said` before; its error, too, once it has begun. `spare` is a
+    connection that no events come on; the client's own may be gone by then.
+    """
     reason, metadata = "stop", {"session": live.session}
     if said:
         _begin(live, parts, message or f"msg_{live.session}", said)
@@ -154,7 +168,7 @@ async def _filled(
                     raise from_dict(event)
                 if event["type"] == "done":
                     reason = event["finish_reason"] or "stop"
-                    metadata = {**metadata, **await _facts(asked, event)}
+                    metadata = {**metadata, **await _facts(spare, event)}
     except LightagentError as err:
         if len(live.chunks) == live.first:
             raise
@@ -181,12 +195,11 @@ async def _nothing() -> AsyncGenerator[Event]:
         yield one
 
 
-async def _facts(asked: Asked, done: Event) -> Chunk:
+async def _facts(spare: Caller, done: Event) -> Chunk:
     """What the metadata of a message say of its turn; with `seq` it can be answered otherwise later."""
     found = {"usage": done["usage"], "durationMs": done["duration_ms"], "steps": done["steps"]}
     with contextlib.suppress(PermissionDenied):  # a token that may only prompt
-        async with asked.caller() as caller:
-            found["seq"] = (await _newest(caller, done["session"], 1))[0]["seq"]
+        found["seq"] = (await _newest(spare, done["session"], 1))[0]["seq"]
     return found
 
 
@@ -216,7 +229,7 @@ async def _looked_up(caller: Caller, chat: str) -> str:
     """The session of a chat that this process does not know, as the history has it."""
     if chat.startswith(SESSION):
         return chat
-    wanted = {"topic": "agent.prompt", "limit": _LOOKED_THROUGH}
+    wanted = {"topic": "agent.prompt", "caller": caller.said["uid"], "limit": _LOOKED_THROUGH}
     try:
         events = (await caller.client.call("History.Query", **wanted))["events"]
     except PermissionDenied:  # a token that may only prompt
@@ -317,5 +330,5 @@ async def _missed(caller: Caller, session: str) -> str:
 
 ENDPOINTS = (
     Endpoint(path="/api/chat", methods={"POST": prompt}),
-    Endpoint(path="/api/chat/{chat}/stream", methods={"GET": resume}),
+    Endpoint(path="/api/chat/{chat}/stream", methods={"GET": resume, "DELETE": cancel}),
 )

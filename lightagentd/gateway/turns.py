@@ -92,7 +92,7 @@ async def _cancelled(asked: Asked, session: str, spare: Caller | None) -> None:
     """Cancel what runs in a session whose reader is gone."""
     try:
         async with asyncio.timeout(_CANCEL_S), contextlib.AsyncExitStack() as held:
-            caller = spare or await held.enter_async_context(asked.caller())
-            await caller.client.call("Sessions.Cancel", session=session)
+            able = spare if spare is not None else await held.enter_async_context(asked.caller())
+            await able.client.call("Sessions.Cancel", session=session)
     except (LightagentError, TimeoutError) as err:
         _log.warning("the turn of a client that hung up goes on in %s: %s", session, err)

@@ -147,8 +147,8 @@ async def _rest(asked: Asked, live: Live, *, late: bool) -> None:
 async def _filled(
     spare: Caller, live: Live, parts: Parts, events: AsyncGenerator[Event], *, message: str, said: str = ""
 ) -> None:
-    """The chunks of a turn's events, after what was `said` before; its error, too, once it has begun. `spare` is a
-    connection that no events come on; the client's own may be gone by then.
+    """The chunks of a turn's events, after what was `said` before; its error, too, once it has begun.
+    `spare` is a connection that no events come on; the client's own may be gone by then.
     """
     reason, metadata = "stop", {"session": live.session}
     if said:

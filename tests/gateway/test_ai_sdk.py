@@ -229,6 +229,8 @@ async def test_a_client_that_hangs_up_ends_its_turn(paths: Paths) -> None:
         await until(lambda: it.daemon.model.open_requests == 0)
         (session,) = (await it.call("Sessions.List"))["sessions"]
         await answered(it, session["id"])
+        (last,) = (await it.call("Sessions.Messages", session=session["id"], limit=1))["messages"]
+        assert "cancelled" in last["cut_off"]
 
 
 REFUSED: list[tuple[Chunk, int, str]] = [

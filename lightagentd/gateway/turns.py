@@ -50,9 +50,9 @@ async def turn(asked: Asked, caller: Caller, **prompt: Any) -> AsyncGenerator[Ev
                 await _cancelled(asked, session, spare)
 
 
-async def followed(asked: Asked, caller: Caller, session: str) -> AsyncGenerator[Event]:
+async def followed(asked: Asked, caller: Caller, session: str, *, past: str = "") -> AsyncGenerator[Event]:
     """The events of the turn that runs in a session now: first an event `session`, then as `turn` has them;
-    none more where nothing runs. Leaving early cancels nothing.
+    none more where nothing runs. The question `past` is left out. Leaving early cancels nothing.
     """
     with asked.turn(caller):
         async with contextlib.aclosing(caller.client.stream("Sessions.Watch", session=session)) as found:
@@ -60,6 +60,8 @@ async def followed(asked: Asked, caller: Caller, session: str) -> AsyncGenerator
                 event = reply["event"]
                 if event is None:
                     return
+                if past and event["type"] == "input_requested" and event["input"] == past:
+                    continue
                 yield event
                 if event["type"] in LAST or (
                     event["type"] == "session" and (event["session_info"] or {}).get("state") == "idle"

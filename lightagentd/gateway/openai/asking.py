@@ -168,9 +168,8 @@ async def _of_earlier(
     except PermissionDenied:  # a token that may only prompt
         return
     left, question = asked.shared.conversations.left(session), info["waits_for"]
-    if info["state"] == "waiting" and question.startswith(INPUT):
-        await caller.client.call("Inputs.Answer", input=question, text=said.prompt.strip())
-    elif info["state"] != "waiting" and not left:
+    is_answer = info["state"] == "waiting" and question.startswith(INPUT)
+    if info["state"] != "waiting" and not left:
         return
     if info["state"] == "idle":
         listed = (await caller.client.call("Sessions.Messages", session=session, limit=1))["messages"]
@@ -178,10 +177,14 @@ async def _of_earlier(
             yield _text(found, f"{listed[0]['content']}\n\n")
         return
     found.known.set()
-    async with asked.caller() as second, contextlib.aclosing(followed(asked, second, session)) as events:
+    async with (
+        asked.caller() as second,
+        contextlib.aclosing(followed(asked, second, session, past=question)) as events,
+    ):
         async for event in events:
-            if event["type"] == "input_requested" and event["input"] == question:
-                continue  # it was answered just now
+            if event["type"] == "session" and is_answer:  # only now: what it leads to is not missed
+                await caller.client.call("Inputs.Answer", input=question, text=said.prompt.strip())
+                is_answer = False
             found.trace_id = event["trace_id"] or found.trace_id
             if event["type"] in WAITS:
                 asked.shared.conversations.leave(session)

@@ -23,6 +23,8 @@ pytestmark = pytest.mark.e2e
 
 # pyproject.toml names distributions; these are the modules whose names differ.
 MODULES = {
+    "agent-client-protocol": "acp",
+    "prometheus-client": "prometheus_client",
     "markdown-it-py": "markdown_it",
     "dbus-next": "dbus_next",
     "dnspython": "dns",

@@ -19,7 +19,7 @@ from .product import UNIT, eventually, lactl, lactl_json, new_uid, start_service
 pytestmark = pytest.mark.e2e
 
 EXPOSURE = {
-    "lightagentd.service": 1.2,
+    "lightagentd.service": 1.3,
     "lightagent-observe@07.service": 1.5,
     "lightagent-reach@07.service": 1.8,
     "lightagent-bus@07.service": 0.5,

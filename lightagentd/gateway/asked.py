@@ -18,10 +18,11 @@ from starlette.responses import Response
 from lightagentd.config.gateway import Gateway
 from lightagentd.errors import LightagentError, MalformedMessage, MessageTooLarge
 from lightagentd.gateway.ai_sdk.chats import Chats
-from lightagentd.gateway.callers import Caller, Callers, who_is
+from lightagentd.gateway.callers import Caller, Callers, Who, who_is
 from lightagentd.gateway.conversations import Conversations
 from lightagentd.gateway.http import Connection, Connections
 from lightagentd.gateway.limits import Limits
+from lightagentd.gateway.mcp.sessions import Sessions
 from lightagentd.gateway.metrics import Metrics
 from lightagentd.gateway.openai.kept import Kept
 from lightagentd.gateway.refusals import ClientGone, TooSlow, WrongType, error_object
@@ -44,6 +45,7 @@ class Shared:
     conversations: Conversations
     responses: Kept
     chats: Chats
+    mcp: Sessions
     connections: Callable[[], Connections]
     deliveries: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_DELIVERIES))
     """Bounds what webhooks cost the daemon, which looks at each signature itself."""
@@ -120,13 +122,16 @@ class Asked:
 
     # The client
 
+    def who(self) -> Who:
+        """What the client proves who it is by. Raises NoToken for nothing."""
+        return who_is(_token(self.header("authorization")), self.connection)
+
     @contextlib.asynccontextmanager
     async def caller(self) -> AsyncIterator[Caller]:
         """A connection to the daemon that acts for the client. The first one counts the request. Raises
         NoToken, TooMany, Unavailable.
         """
-        who = who_is(_token(self.header("authorization")), self.connection)
-        async with self.shared.callers.connected(who) as caller:
+        async with self.shared.callers.connected(self.who()) as caller:
             if not self._counted:
                 self._counted = True
                 self.shared.limits.request(caller.key, caller.allowed)

@@ -115,7 +115,7 @@ class Callers:
         client = AsyncClient(self.control, timeout_s=TIMEOUT_S)
         try:
             await client.__aenter__()
-            said = await self._authenticated(client, who)
+            said = await self.authenticate(client, who)
         except BaseException as err:
             await client.close()
             if isinstance(err, PermissionDenied):
@@ -139,7 +139,8 @@ class Callers:
             is_local=not who.token,
         )
 
-    async def _authenticated(self, client: AsyncClient, who: Who) -> dict[str, Any]:
+    async def authenticate(self, client: AsyncClient, who: Who) -> dict[str, Any]:
+        """Have a new connection act for a client. Raises PermissionDenied."""
         if who.token:
             said = await client.call("Manager.Authenticate", token=who.token)
         else:

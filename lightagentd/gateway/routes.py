@@ -5,6 +5,7 @@ from __future__ import annotations
 from lightagentd.gateway import webhooks
 from lightagentd.gateway.ai_sdk import chat as ai_sdk
 from lightagentd.gateway.asked import Endpoint
+from lightagentd.gateway.mcp import endpoint as mcp
 from lightagentd.gateway.metrics import health, metrics
 from lightagentd.gateway.openai import chat, models, responses
 
@@ -16,4 +17,5 @@ ENDPOINTS = (
     *chat.ENDPOINTS,
     *responses.ENDPOINTS,
     *ai_sdk.ENDPOINTS,
+    *mcp.ENDPOINTS,
 )

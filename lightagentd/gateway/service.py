@@ -27,6 +27,7 @@ from lightagentd.gateway.conversations import Conversations
 from lightagentd.gateway.door import Door
 from lightagentd.gateway.http import Connections
 from lightagentd.gateway.limits import Limits
+from lightagentd.gateway.mcp.sessions import Sessions
 from lightagentd.gateway.metrics import Metrics
 from lightagentd.gateway.openai.kept import Kept
 from lightagentd.gateway.routes import ENDPOINTS
@@ -49,14 +50,17 @@ class Service:
         self._addresses = addresses(gateway)
         self._callers = Callers(gateway, control)
         self._chats = Chats()
+        limits = Limits(gateway)
+        self._mcp = Sessions(self._callers, limits)
         shared = Shared(
             gateway=gateway,
             callers=self._callers,
-            limits=Limits(gateway),
+            limits=limits,
             metrics=Metrics(),
             conversations=Conversations(),
             responses=Kept(),
             chats=self._chats,
+            mcp=self._mcp,
             connections=lambda: self._connections,
         )
         self._connections = Connections(gateway, Door(shared, ENDPOINTS))
@@ -76,6 +80,7 @@ class Service:
                 server.close()
             await self._connections.close()
             await self._chats.close()
+            await self._mcp.close()
             await self._callers.close()
 
     async def _serve(self, sock: socket.socket, tls: ssl.SSLContext | None) -> asyncio.Server:

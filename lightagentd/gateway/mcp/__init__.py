@@ -1,0 +1,1 @@
+"""`/mcp`: agents as servers of the Model Context Protocol over streamable HTTP."""

@@ -1,0 +1,191 @@
+"""The MCP servers of the gateway's clients.
+
+A client that begins with `initialize` has a session, and a server of its own; requests that bring their
+version share one for each token and agent, which only keeps the calls that wait for a person. A server asks
+the daemon with the token of the request that it serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextvars import ContextVar
+from typing import Any, Self
+from uuid import uuid4
+
+from lightagentd.client.aio import AsyncClient
+from lightagentd.errors import NotFound
+from lightagentd.gateway.callers import TIMEOUT_S, Callers, Who
+from lightagentd.gateway.limits import Limits
+from lightagentd.gateway.refusals import TooMany
+from lightagentd.mcp_server.server import Server
+from lightagentd.text.jsonrpc import INTERNAL_ERROR, Id, Lost, RpcError, encode, error_of
+
+IDLE_S = 1800.0
+"""A session with no request for so long ends, and what waits in it for a person."""
+OF_ONE, MOST = 16, 256
+"""How many sessions one token has, and all together; one more ends the one that was idle longest."""
+_WAITING = 1000
+"""So many messages wait for a client; then it hears no more of what happens, but the answer."""
+
+
+class Reply:
+    """What is sent for one request. `number` is its id inside the server, `given` that of the client."""
+
+    def __init__(self, who: Who, number: Id, given: Id) -> None:
+        self.who, self.number = who, number
+        self._inner, self._outer = json.dumps(number).encode(), json.dumps(given).encode()
+        head = encode({"id": number})[:-1]
+        self._heads = (head + b',"result"', head + b',"error"')
+        self._queue: asyncio.Queue[bytes] = asyncio.Queue()
+        self.answered = self.closed = False
+
+    async def put(self, data: bytes) -> None:
+        """Raises Lost."""
+        answers = data.startswith(self._heads)
+        if self.closed or (not answers and self._queue.qsize() >= _WAITING):
+            raise Lost("The client does not read.")
+        self.answered |= answers
+        self._queue.put_nowait(data.replace(self._inner, self._outer) if self._inner != self._outer else data)
+
+    async def take(self) -> tuple[bytes, bool]:
+        """The next message, and whether it is the answer, the last one."""
+        data = await self._queue.get()
+        return data, self.answered and self._queue.empty()
+
+
+REPLY: ContextVar[Reply] = ContextVar("REPLY")
+"""That of the request whose task this is."""
+
+
+class Acting(AsyncClient):
+    """A connection to the daemon that acts for the client of the running request."""
+
+    def __init__(self, callers: Callers, limits: Limits) -> None:
+        super().__init__(callers.control, timeout_s=TIMEOUT_S)
+        self._callers, self._limits, self._who = callers, limits, REPLY.get().who
+
+    async def __aenter__(self) -> Self:
+        """Raises PermissionDenied, too."""
+        await super().__aenter__()
+        try:
+            await self._callers.authenticate(self, self._who)
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def stream(self, method: str, /, **parameters: Any) -> AsyncGenerator[dict[str, Any], None]:
+        """As that of every client; counts the tokens of models."""
+        async with contextlib.aclosing(super().stream(method, **parameters)) as replies:
+            async for reply in replies:
+                event = reply.get("event") or {}
+                if event.get("type") == "usage":
+                    self._limits.tokens(self._who.key, int(event["total_tokens"]))
+                yield reply
+
+
+class Session:
+    """A server, and the requests that it serves now."""
+
+    def __init__(self, sessions: Sessions, id: str, key: str, agent: str) -> None:  # noqa: A002
+        self.id, self.key = id, key
+        self._sessions = sessions
+        self.replies: set[Reply] = set()
+        self.server = Server(sessions.connection, agent, lambda data: REPLY.get().put(data))
+        self._timer: asyncio.TimerHandle | None = None
+        self.rest()
+
+    def rest(self) -> None:
+        """From now on it is idle, if it serves nothing."""
+        self.stop_timer()
+        if not self.replies:
+            self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._sessions.forget, self)
+
+    def stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    @contextlib.asynccontextmanager
+    async def replying(self, reply: Reply, *, cancel: bool) -> AsyncIterator[None]:
+        """While somebody waits for the answer; `cancel` ends a request whose answer nobody waits for."""
+        self.replies.add(reply)
+        self.stop_timer()
+        try:
+            yield
+        finally:
+            reply.closed = True
+            self.replies.discard(reply)
+            self.rest()
+            if cancel and not reply.answered:
+                cancelled = {"method": "notifications/cancelled", "params": {"requestId": reply.number}}
+                await self.server.receive(encode(cancelled))
+
+    async def close(self) -> None:
+        self.stop_timer()
+        for reply in self.replies:
+            await reply.put(
+                encode(error_of(RpcError(INTERNAL_ERROR, "The session has ended."), reply.number))
+            )
+        await self.server.close()
+
+
+class Sessions:
+    """All of them; `close` ends them."""
+
+    def __init__(self, callers: Callers, limits: Limits) -> None:
+        self._callers, self._limits = callers, limits
+        self._all: OrderedDict[str, Session] = OrderedDict()
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def connection(self) -> Acting:
+        return Acting(self._callers, self._limits)
+
+    def begin(self, key: str, agent: str) -> Session:
+        """A new session of a token. Raises TooMany."""
+        return self._made(uuid4().hex, key, agent)
+
+    def shared(self, key: str, agent: str) -> Session:
+        """Serves a token's requests that belong to no session. Raises TooMany."""
+        name = f"{key} {agent}"
+        return self._used(name) or self._made(name, key, agent)
+
+    def find(self, key: str, name: str) -> Session:
+        """Raises NotFound, for another token's session, too."""
+        found = self._all.get(name)
+        if found is None or found.key != key or " " in name:
+            raise NotFound("There is no such session.", suggestion="Begin with initialize.")
+        self._all.move_to_end(name)
+        return found
+
+    def forget(self, session: Session) -> None:
+        """End a session."""
+        if self._all.pop(session.id, None) is not None:
+            task = asyncio.create_task(session.close())
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    async def close(self) -> None:
+        for session in list(self._all.values()):
+            self.forget(session)
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def _used(self, name: str) -> Session | None:
+        if name in self._all:
+            self._all.move_to_end(name)
+        return self._all.get(name)
+
+    def _made(self, name: str, key: str, agent: str) -> Session:
+        own = [one for one in self._all.values() if one.key == key]
+        if len(own) >= OF_ONE or len(self._all) >= MOST:
+            among = own if len(own) >= OF_ONE else self._all.values()
+            oldest = next((one for one in among if not one.replies), None)
+            if oldest is None:
+                raise TooMany("There are too many sessions of MCP.", retry_after_s=1)
+            self.forget(oldest)
+        made = self._all[name] = Session(self, name, key, agent)
+        return made

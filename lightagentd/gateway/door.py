@@ -41,7 +41,9 @@ _CODED = re.compile(rb"%2[ef]|%5c|%[01]", re.IGNORECASE)
 """Dots, slashes and controls that are written so that they do not look like it."""
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9-]+(?:\s*,\s*[A-Za-z0-9-]+)*")
 _HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
-_EXPOSED = "Retry-After, X-Lightagent-Session, X-Lightagent-Trace, X-Vercel-AI-UI-Message-Stream"
+_EXPOSED = (
+    "Retry-After, Mcp-Session-Id, X-Lightagent-Session, X-Lightagent-Trace, X-Vercel-AI-UI-Message-Stream"
+)
 
 
 class Door:

@@ -2,7 +2,7 @@
 
     python -m tests.gateway.mcp_client URL TOKEN
 
-Two clients talk at once, in the newest version and in the one before. It prints what each saw, a line of JSON.
+Two clients talk at once, in the newest version and in the one before. It prints what each saw as JSON.
 """
 
 from __future__ import annotations

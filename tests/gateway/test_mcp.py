@@ -9,10 +9,11 @@ from typing import Any
 
 import httpx
 
+from lightagentd.gateway.mcp.sessions import OF_ONE
 from lightagentd.host.paths import Paths
 from lightagentd.mcp_server.request import LEGACY, MODERN, PREFIX
 from tests.agents.scripted import until
-from tests.gateway.rig import gateway
+from tests.gateway.rig import Gateway, gateway
 from tests.prepared import REPOSITORY
 from tests.scripted_model import say
 
@@ -41,68 +42,84 @@ async def modern(http: httpx.AsyncClient, name: str, /, header: str = "", **argu
     return await http.post("/mcp/test", json=body, headers=headers)
 
 
-async def test_the_python_sdk_uses_it_twice_at_once(paths: Paths) -> None:
-    async with gateway(paths, [say("yes"), say("yes")]) as it:
+async def test_mcp(paths: Paths) -> None:
+    slow = say(*(f"word{number} " for number in range(600)), pause_s=0.05)
+    async with gateway(paths, [say("yes"), say("yes"), slow]) as it:
         url = f"http://127.0.0.1:{it.port}/mcp/test"
         program = [sys.executable, "-m", "tests.gateway.mcp_client", url, await it.token()]
         process = await asyncio.create_subprocess_exec(
             *program, cwd=REPOSITORY, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )
+        one = it.over_tcp(await it.token())
+        await _only_with_a_token(it)
+        await _sessions_are_of_one_token(one, it.over_tcp(await it.token()))
+        await _one_that_looks_does_not_call(it.over_tcp(await it.token("inspect")))
+        await _bad_requests(one)
         out, err = await process.communicate()
         assert (process.returncode, err) == (0, b"")
-        found = [json.loads(line) for line in out.splitlines()]
-        assert [one["version"] for one in found] == [MODERN, LEGACY[0]]
-        for one in found:
-            assert {"ask_agent", "file_read"} <= {*one["tools"]}
-            assert one["called"][0] is False
-            assert one["asked"]["answer"] == "yes"
-            assert one["progress"][0].startswith("The turn runs with")
-        assert len({one["asked"]["session"] for one in found}) == 2
-        (prompt, _) = it.daemon.stored(topic="agent.prompt")
-        assert prompt.source
+        _check_what_the_sdk_saw([json.loads(line) for line in out.splitlines()])
+        await _hanging_up_ends_a_turn(it, one)
 
 
-async def test_each_token_has_its_own(paths: Paths) -> None:
-    slow = say(*(f"word{number} " for number in range(600)), pause_s=0.05)
-    async with gateway(paths, [slow]) as it:
-        nobody, one, other, sees = [
-            it.over_tcp(token)
-            for token in ("", await it.token(), await it.token(), await it.token("inspect"))
-        ]
-        refused = await sent(nobody, "tools/list")
-        assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
-        assert (await nobody.get("/.well-known/oauth-protected-resource/mcp")).json() == {
-            "resource": f"http://127.0.0.1:{it.port}/mcp",
-            "bearer_methods_supported": ["header"],
-        }
-        assert (await one.get("/mcp")).status_code == 405
-        session = await begun(one)
-        assert (await sent(one, "tools/list")).status_code == 400
-        assert (await sent(one, "tools/list", session)).json()["result"]["tools"]
-        assert (await sent(other, "tools/list", session)).status_code == 404
-        assert (await other.delete("/mcp", headers={"Mcp-Session-Id": session})).status_code == 404
-        assert (await one.delete("/mcp", headers={"Mcp-Session-Id": session})).status_code == 204
-        assert (await sent(one, "tools/list", session)).status_code == 404
-        origin = await one.post("/mcp", json={}, headers={"Origin": "http://evil.example"})
-        assert origin.status_code == 403
-        # A token that may only look does not call.
-        session = await begun(sees)
-        assert (await sent(sees, "tools/list", session)).json()["result"]["tools"]
-        for name, arguments in (("ask_agent", {"prompt": "x"}), ("file_read", {"path": "/etc/hostname"})):
-            result = (await sent(sees, "tools/call", session, name=name, arguments=arguments)).json()[
-                "result"
-            ]
-            assert result["_meta"]["org.lightagent1/error"]["code"] == "permission_denied"
-        # Headers say what the body says, and errors have their status.
-        wrong = await modern(one, "ask_agent", "file_read", prompt="x")
-        assert (wrong.status_code, wrong.json()["error"]["code"]) == (400, -32020)
-        assert (await one.post("/mcp", json={"id": 1})).json()["error"]["code"] == -32600
-        # Sessions are bounded: one more ends the oldest.
-        kept = [await begun(other) for _ in range(17)]
-        assert [(await sent(other, "ping", name)).status_code for name in kept[:2]] == [404, 200]
-        # A client that hangs up ends what runs for it.
-        task = asyncio.create_task(modern(one, "ask_agent", prompt="slow"))
-        await until(lambda: it.daemon.model.requests)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await until(lambda: it.daemon.stored(topic="agent.error"))
+def _check_what_the_sdk_saw(found: list[dict[str, Any]]) -> None:
+    assert [one["version"] for one in found] == [MODERN, LEGACY[0]]
+    for one in found:
+        assert {"ask_agent", "file_read"} <= {*one["tools"]}
+        assert one["called"][0] is False
+        assert one["asked"]["answer"] == "yes"
+        assert one["progress"][0].startswith("The turn runs with")
+    assert len({one["asked"]["session"] for one in found}) == 2
+
+
+async def _only_with_a_token(it: Gateway) -> None:
+    nobody = it.over_tcp()
+    refused = await sent(nobody, "tools/list")
+    assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+    assert (await sent(it.over_tcp("la_wrong"), "tools/list")).status_code == 401
+    assert (await nobody.get("/.well-known/oauth-protected-resource/mcp")).json() == {
+        "resource": f"http://127.0.0.1:{it.port}/mcp",
+        "bearer_methods_supported": ["header"],
+    }
+
+
+async def _sessions_are_of_one_token(one: httpx.AsyncClient, other: httpx.AsyncClient) -> None:
+    session = await begun(one)
+    named = {"Mcp-Session-Id": session}
+    assert (await sent(one, "tools/list", session)).json()["result"]["tools"]
+    assert (await sent(other, "tools/list", session)).status_code == 404
+    assert (await other.delete("/mcp", headers=named)).status_code == 404
+    assert (await one.delete("/mcp", headers=named)).status_code == 204
+    assert (await sent(one, "tools/list", session)).status_code == 404
+    # They are bounded: one more ends the one that was used longest ago.
+    kept = [await begun(other) for _ in range(OF_ONE)]
+    await sent(other, "ping", kept[0])
+    kept.append(await begun(other))
+    assert [(await sent(other, "ping", name)).status_code for name in kept[:3]] == [200, 404, 200]
+
+
+async def _one_that_looks_does_not_call(sees: httpx.AsyncClient) -> None:
+    session = await begun(sees)
+    assert (await sent(sees, "tools/list", session)).json()["result"]["tools"]
+    for name, arguments in (("ask_agent", {"prompt": "x"}), ("file_read", {"path": "/etc/hostname"})):
+        answer = await sent(sees, "tools/call", session, name=name, arguments=arguments)
+        assert answer.json()["result"]["_meta"]["org.lightagent1/error"]["code"] == "permission_denied"
+
+
+async def _bad_requests(one: httpx.AsyncClient) -> None:
+    assert (await one.get("/mcp")).status_code == 405
+    assert (await sent(one, "tools/list")).status_code == 400  # no session
+    assert (await one.post("/mcp", json={"id": 1})).json()["error"]["code"] == -32600
+    assert (await one.post("/mcp", json={}, headers={"Origin": "http://evil.example"})).status_code == 403
+    answer = await modern(one, "ask_agent", "file_read", prompt="x")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, -32020)
+    answer = await modern(one, "ask", "=?base64?YXNr?=")
+    assert (answer.status_code, answer.json()["error"]["data"]["code"]) == (200, "tool_not_found")
+
+
+async def _hanging_up_ends_a_turn(it: Gateway, one: httpx.AsyncClient) -> None:
+    asked = len(it.daemon.model.requests)
+    task = asyncio.create_task(modern(one, "ask_agent", prompt="slow"))
+    await until(lambda: len(it.daemon.model.requests) > asked)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await until(lambda: it.daemon.stored(topic="agent.error"))

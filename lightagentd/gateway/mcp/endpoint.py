@@ -2,7 +2,8 @@
 
 https://modelcontextprotocol.io/specification/2026-07-28/basic/transports/streamable-http, and that of
 2025-11-25 for clients with sessions. An answer is JSON, unless something is sent before it, or it takes a
-while: then it is a stream. There is no stream for what belongs to no request, since nothing is sent there (GET is 405).
+while: then it is a stream. There is no stream for what belongs to no request (GET is 405): nothing is sent
+there.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ async def post(asked: Asked) -> Response:
     async with asked.caller() as caller:
         pass  # for its key and its limits
     try:
-        (message,) = decode(json.dumps(body).encode())
+        (message,) = decode(encode({"jsonrpc": "", **body}))
         modern = _is_modern(asked, message)
     except RpcError as err:
         number = body.get("id")
@@ -117,11 +118,10 @@ async def _answer(
 ) -> Response:
     given = message.id
     assert given is not None
-    # Ids of clients that share a server may be the same.
-    reply = Reply(asked.who(), uuid4().hex if modern else given, given)
-    begins = message.method == "initialize" and not modern
-    headers = {"Mcp-Session-Id": session.id} if begins else {}
     streams = "text/event-stream" in asked.header("accept")
+    # Ids of clients that share a server may be the same.
+    reply = Reply(asked.who(), uuid4().hex if modern else given, given, streams=streams)
+    begins = message.method == "initialize" and not modern
     async with AsyncExitStack() as stack:
         if message.method in _LONG:
             stack.enter_context(asked.turn(caller))
@@ -131,26 +131,24 @@ async def _answer(
         await session.server.receive(encode({**body, "id": reply.number}))
         first, last = await asked.while_connected(_first(reply, streams=streams))
         if not last:
-            return EventStream(asked, caller.key, _pieces(reply, first), stack.pop_all(), headers)
+            return EventStream(asked, caller.key, _pieces(reply, first), stack.pop_all())
     asked.shared.limits.sent(caller.key, len(first))
     error = json.loads(first).get("error")
-    if error is not None and begins:
+    if error is None:
+        headers = {"Mcp-Session-Id": session.id} if begins else {}
+        return Response(first, 200, headers, "application/json")
+    if begins:
         asked.shared.mcp.forget(session)
-        headers = {}
-    status = _STATUS.get(error["code"], 200) if error is not None and modern else 200
-    if error is not None and modern and "supported" in (error.get("data") or {}):
-        status = 400
-    return Response(first, status, headers, "application/json")
+    wrong_version = isinstance(error.get("data"), dict) and "supported" in error["data"]
+    status = 400 if wrong_version else _STATUS.get(error["code"], 200)
+    return Response(first, status if modern else 200, None, "application/json")
 
 
 async def _first(reply: Reply, *, streams: bool) -> tuple[bytes, bool]:
     """The answer, or where it may be a stream its first message, empty for none yet."""
     try:
         async with asyncio.timeout(_JSON_S if streams else None):
-            found, last = await reply.take()
-            while not (last or streams):
-                found, last = await reply.take()
-            return found, last
+            return await reply.take()
     except TimeoutError:
         return b"", False
 

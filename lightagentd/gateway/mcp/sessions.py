@@ -29,14 +29,19 @@ IDLE_S = 1800.0
 OF_ONE, MOST = 16, 256
 """How many sessions one token has, and all together; one more ends the one that was idle longest."""
 _WAITING = 1000
-"""So many messages wait for a client; then it hears no more of what happens, but the answer."""
+"""So many messages wait for a client; then it is told no more of what happens until it reads."""
+
+
+_QUESTION = b'{"jsonrpc":"2.0","id"'
 
 
 class Reply:
-    """What is sent for one request. `number` is its id inside the server, `given` that of the client."""
+    """What is sent for one request: the answer alone, unless the client reads streams. `number` is its id
+    inside the server, `given` that of the client.
+    """
 
-    def __init__(self, who: Who, number: Id, given: Id) -> None:
-        self.who, self.number = who, number
+    def __init__(self, who: Who, number: Id, given: Id, *, streams: bool) -> None:
+        self.who, self.number, self._streams = who, number, streams
         self._inner, self._outer = json.dumps(number).encode(), json.dumps(given).encode()
         head = encode({"id": number})[:-1]
         self._heads = (head + b',"result"', head + b',"error"')
@@ -44,11 +49,15 @@ class Reply:
         self.answered = self.closed = False
 
     async def put(self, data: bytes) -> None:
-        """Raises Lost."""
+        """Raises Lost for a question that nobody would read."""
         answers = data.startswith(self._heads)
-        if self.closed or (not answers and self._queue.qsize() >= _WAITING):
-            raise Lost("The client does not read.")
-        self.answered |= answers
+        if not answers and not self._streams and data.startswith(_QUESTION):
+            raise Lost("The client reads no questions.")
+        if self.closed or self.answered or not (answers or self._streams):
+            return
+        if not answers and self._queue.qsize() >= _WAITING:
+            return
+        self.answered = answers
         self._queue.put_nowait(data.replace(self._inner, self._outer) if self._inner != self._outer else data)
 
     async def take(self) -> tuple[bytes, bool]:
@@ -152,7 +161,10 @@ class Sessions:
     def shared(self, key: str, agent: str) -> Session:
         """Serves a token's requests that belong to no session. Raises TooMany."""
         name = f"{key} {agent}"
-        return self._used(name) or self._made(name, key, agent)
+        if name in self._all:
+            self._all.move_to_end(name)
+            return self._all[name]
+        return self._made(name, key, agent)
 
     def find(self, key: str, name: str) -> Session:
         """Raises NotFound, for another token's session, too."""
@@ -173,11 +185,6 @@ class Sessions:
         for session in list(self._all.values()):
             self.forget(session)
         await asyncio.gather(*self._ending, return_exceptions=True)
-
-    def _used(self, name: str) -> Session | None:
-        if name in self._all:
-            self._all.move_to_end(name)
-        return self._all.get(name)
 
     def _made(self, name: str, key: str, agent: str) -> Session:
         own = [one for one in self._all.values() if one.key == key]

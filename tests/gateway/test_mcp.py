@@ -120,6 +120,8 @@ async def _hanging_up_ends_a_turn(it: Gateway, one: httpx.AsyncClient) -> None:
     asked = len(it.daemon.model.requests)
     task = asyncio.create_task(modern(one, "ask_agent", prompt="slow"))
     await until(lambda: len(it.daemon.model.requests) > asked)
+    beside = await modern(one, "file_read", path="/etc/hostname")  # with the same id
+    assert (beside.json()["id"], beside.json()["result"].get("isError")) == (1, None)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await until(lambda: it.daemon.stored(topic="agent.error"))

@@ -82,7 +82,7 @@ class Callers:
     @contextlib.asynccontextmanager
     async def connected(self, who: Who) -> AsyncIterator[Caller]:
         """A connection that acts for a client. Raises NoToken, TooMany and what connecting does."""
-        caller = self._take(who.kept_as) or await self._made(who)
+        caller = self.take(who.kept_as) or await self._made(who)
         try:
             yield caller
         except PermissionDenied:  # what it proved may hold no more
@@ -100,7 +100,8 @@ class Callers:
             return False
         return True
 
-    def _take(self, kept_as: str) -> Caller | None:
+    def take(self, kept_as: str) -> Caller | None:
+        """A connection that was kept, if one is; whoever takes it owns it."""
         found = next((one for one in reversed(self._kept) if one.kept_as == kept_as), None)
         if found is not None:
             del self._kept[found]

@@ -44,7 +44,7 @@ async def modern(http: httpx.AsyncClient, name: str, /, header: str = "", **argu
 
 async def test_mcp(paths: Paths) -> None:
     slow = say(*(f"word{number} " for number in range(600)), pause_s=0.05)
-    async with gateway(paths, [say("yes"), say("yes"), slow]) as it:
+    async with gateway(paths, [say("yes"), say("yes"), slow, slow]) as it:
         url = f"http://127.0.0.1:{it.port}/mcp/test"
         program = [sys.executable, "-m", "tests.gateway.mcp_client", url, await it.token()]
         process = await asyncio.create_subprocess_exec(
@@ -58,7 +58,8 @@ async def test_mcp(paths: Paths) -> None:
         out, err = await process.communicate()
         assert (process.returncode, err) == (0, b"")
         _check_what_the_sdk_saw([json.loads(line) for line in out.splitlines()])
-        await _hanging_up_ends_a_turn(it, one)
+        await _hanging_up_ends_a_turn(it, one, 1)
+        await _hanging_up_ends_a_turn(it, it.http, 2)
 
 
 def _check_what_the_sdk_saw(found: list[dict[str, Any]]) -> None:
@@ -116,7 +117,7 @@ async def _bad_requests(one: httpx.AsyncClient) -> None:
     assert (answer.status_code, answer.json()["error"]["data"]["code"]) == (200, "tool_not_found")
 
 
-async def _hanging_up_ends_a_turn(it: Gateway, one: httpx.AsyncClient) -> None:
+async def _hanging_up_ends_a_turn(it: Gateway, one: httpx.AsyncClient, ended: int) -> None:
     asked = len(it.daemon.model.requests)
     task = asyncio.create_task(modern(one, "ask_agent", prompt="slow"))
     await until(lambda: len(it.daemon.model.requests) > asked)
@@ -124,4 +125,4 @@ async def _hanging_up_ends_a_turn(it: Gateway, one: httpx.AsyncClient) -> None:
     assert (beside.json()["id"], beside.json()["result"].get("isError")) == (1, None)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    await until(lambda: it.daemon.stored(topic="agent.error"))
+    await until(lambda: len(it.daemon.stored(topic="agent.error")) == ended)

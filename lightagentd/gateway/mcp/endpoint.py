@@ -125,6 +125,8 @@ async def _answer(
     async with AsyncExitStack() as stack:
         if message.method in _LONG:
             stack.enter_context(asked.turn(caller))
+            if asked.connection.is_local:  # to cancel with, once the client has hung up
+                await stack.enter_async_context(asked.caller())
         cancel = asked.shared.gateway.on_disconnect == "cancel"
         await stack.enter_async_context(session.replying(reply, cancel=cancel))
         REPLY.set(reply)

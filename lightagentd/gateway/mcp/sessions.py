@@ -78,7 +78,10 @@ class Acting(AsyncClient):
         self._callers, self._limits, self._who = callers, limits, REPLY.get().who
 
     async def __aenter__(self) -> Self:
-        """Raises PermissionDenied, too."""
+        """Raises PermissionDenied, too. One that was kept acts for a local client that has hung up by now."""
+        if (kept := self._callers.take(self._who.kept_as)) is not None:
+            self._streams, self._wire = kept.client._streams, kept.client._wire
+            return self
         await super().__aenter__()
         try:
             await self._callers.authenticate(self, self._who)

@@ -113,6 +113,9 @@ async def _bad_requests(one: httpx.AsyncClient) -> None:
     assert (await one.post("/mcp", json={}, headers={"Origin": "http://evil.example"})).status_code == 403
     answer = await modern(one, "ask_agent", "file_read", prompt="x")
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, -32020)
+    begins = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}}
+    answer = await one.post("/mcp", json=begins, headers={"MCP-Protocol-Version": MODERN})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, -32602)
     answer = await modern(one, "ask", "=?base64?YXNr?=")
     assert (answer.status_code, answer.json()["error"]["data"]["code"]) == (200, "tool_not_found")
 

@@ -25,7 +25,7 @@ from lightagentd.gateway.callers import Caller
 from lightagentd.gateway.mcp.sessions import REPLY, Reply, Session
 from lightagentd.gateway.streaming import EventStream
 from lightagentd.mcp_server.request import LEGACY, MODERN, PREFIX, UNSUPPORTED_VERSION, rpc_error
-from lightagentd.text.jsonrpc import Message, RpcError, decode, encode, error_of
+from lightagentd.text.jsonrpc import INVALID_PARAMS, Message, RpcError, decode, encode, error_of
 
 AGENT = "ops"
 _HEADER_MISMATCH = -32020
@@ -83,6 +83,9 @@ def _is_modern(asked: Asked, message: Message) -> bool:
             raise RpcError(UNSUPPORTED_VERSION, "This protocol version is not spoken.", data)
         return False
     if message.method and message.id is not None:
+        if version is None:
+            why = f"_meta has no {PREFIX}protocolVersion, and the header names one."
+            raise RpcError(INVALID_PARAMS, why, {"supported": [MODERN]})
         name = message.params.get(_NAMED.get(message.method, ""))
         named = _plain(asked.header("mcp-name"))
         if said != version or asked.header("mcp-method") != message.method or (name and named != name):

@@ -139,10 +139,9 @@ class Session:
 
     async def close(self) -> None:
         self.stop_timer()
-        for reply in self.replies:
-            await reply.put(
-                encode(error_of(RpcError(INTERNAL_ERROR, "The session has ended."), reply.number))
-            )
+        why = RpcError(INTERNAL_ERROR, "The session has ended.")
+        for reply in list(self.replies):
+            await reply.put(encode(error_of(why, reply.number)))
         await self.server.close()
 
 
@@ -179,7 +178,8 @@ class Sessions:
 
     def forget(self, session: Session) -> None:
         """End a session."""
-        if self._all.pop(session.id, None) is not None:
+        if self._all.get(session.id) is session:
+            del self._all[session.id]
             task = asyncio.create_task(session.close())
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)

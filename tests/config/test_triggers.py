@@ -134,7 +134,7 @@ def test_every_kind_has_who_follows_it_and_a_page() -> None:
 
 def test_the_examples_are_found(tmp_path: Path) -> None:
     assert trigger_files(tmp_path) == []
-    assert len(trigger_files(REPOSITORY / "packaging/examples")) == 3
+    assert len(trigger_files(REPOSITORY / "packaging/examples")) == 4
 
 
 def test_a_position_counts_for_what_was_waited_for_alone(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.faults.shim import can_build
 from tests.kill.loop import Loop
 from tests.kill.stage import Stage
 
-KILLS = 12
+KILLS = 8
 MAX_BYTES = 1 << 20
 
 

@@ -12,7 +12,7 @@ from tests.soak.books import Books
 from tests.soak.measures import Memory
 from tests.soak.running import Left, left_over, soak
 
-TURNS = 300
+TURNS = 200
 
 
 async def test_turns_end_once_and_nothing_is_left(open_folder: Path) -> None:

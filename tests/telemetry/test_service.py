@@ -114,7 +114,7 @@ async def test_what_is_not_taken_is_sent_again_with_the_same_ids_and_once(
         session = await it.session()
         await it.prompt(session)
         await it.prompt(session)  # while the receiver takes nothing
-        await until(lambda: tokens(receiver) == 30)
+        await until(lambda: tokens(receiver) == 30 and len(turns(receiver)) == 2)
         await until(lambda: service.problem == "")
     told = ("500 (boom)", "no receiver of OTLP", "429", "503", "302", "401 (who are you?)", "within 0.3 s")
     assert [one for one in told if one not in caplog.text] == []
@@ -159,7 +159,7 @@ async def test_it_goes_on_where_it_stopped(paths: Paths, quick: None) -> None:
                 await until(lambda: tokens(receiver) == 30 and all_is_taken(it))
         async with sending(paths, receiver), scripted(paths, [say("ok")]) as it:  # without a daemon at first
             await it.prompt(await it.session())
-            await until(lambda: tokens(receiver) == 45)
+            await until(lambda: tokens(receiver) == 45 and len(turns(receiver)) == 3)
     assert (len(turns(receiver)), len({*turns(receiver)})) == (3, 3)
 
 

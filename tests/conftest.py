@@ -41,6 +41,7 @@ from tests.other_user import OUTSIDERS_GID
 from tests.prepared import DAEMON, LACTL, SHIM_CONTROL, Forked, prepared, run
 from tests.prepared import REPOSITORY as REPOSITORY
 from tests.prepared import close as close_prepared
+from tests.prepared_workers import KEEP_REAL, keeps_real, starting
 from tests.shipped import read_once
 
 for _bus in ("SYSTEM", "SESSION"):  # the buses of this machine are nothing to test with
@@ -87,6 +88,7 @@ def pytest_sessionstart() -> None:
     read_once()
     DaemonProcess.forks = True
     folder_of(os.getpid()).mkdir(mode=0o700)
+    sandbox.start = starting(os.getpid(), sandbox.start, prepared)  # type: ignore[attr-defined,assignment]
 
 
 def pytest_sessionfinish() -> None:
@@ -120,6 +122,19 @@ def tools_described_once(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
         return
     monkeypatch.setattr(Pool, "describe", kept_in(folder_of(os.getpid()), _describe))
     monkeypatch.setattr(sandbox, "choose", _chosen_once)
+
+
+@pytest.fixture(autouse=True)
+def forked_workers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Workers are forked (tests/prepared_workers.py), but not for a test that `real_workers` marks."""
+    folder = str(request.path.relative_to(REPOSITORY))
+    if request.node.get_closest_marker("real_workers") or folder.startswith(KEEP_REAL):
+        real = keeps_real(os.getpid())
+        real.touch()
+        yield
+        real.unlink()
+    else:
+        yield
 
 
 def _bounded(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Coroutine[Any, Any, None]]:

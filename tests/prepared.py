@@ -29,6 +29,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tests import prepared_workers
+from tests.described import folder_of
 from tests.left import keep
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -87,9 +89,12 @@ class Prepared:
 
     def __init__(self, preload: str = "", interpreter: Sequence[str] = (sys.executable,)) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            if not preload and folder_of(os.getpid()).is_dir():
+                listener.bind(str(prepared_workers.address_of(os.getpid())))
+            listener.listen(64)
             self._process = subprocess.Popen(
-                [*interpreter, "-m", "tests.prepared", str(theirs.fileno())],
+                [*interpreter, "-m", "tests.prepared", str(theirs.fileno()), str(listener.fileno())],
                 cwd=REPOSITORY,
                 env={
                     "PATH": os.environ["PATH"],
@@ -98,7 +103,7 @@ class Prepared:
                     "LD_PRELOAD": preload,
                 },
                 stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(theirs.fileno(), listener.fileno()),
             )
         self._socket = ours
         keep(self._process.pid, ours.fileno())
@@ -173,6 +178,8 @@ _made: dict[str, Prepared] = {}
 
 def prepared(preload: str = "") -> Prepared:
     """The prepared process of this one, made at the first call; one more for each library to preload."""
+    if preload and "" not in _made:
+        _made[""] = Prepared()  # which forks the workers
     if preload not in _made:
         _made[preload] = Prepared(preload)
     return _made[preload]
@@ -212,14 +219,16 @@ def close() -> None:
         _made.popitem()[1].close()
 
 
-def serve(requests: socket.socket) -> None:
-    """Fork a program for each request, and tell of its end, until the other side is closed."""
+def serve(requests: socket.socket, workers: socket.socket) -> None:
+    """Fork a program for each request, and tell of its end, until the other side is closed. Who connects to
+    `workers` asks for one worker and is told there.
+    """
     running: dict[int, socket.socket] = {}
     wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with the tests, after its daemons
-    watched: list[Any] = [requests, wake]
+    watched: list[Any] = [requests, wake, workers]
     while True:
         ready, _, _ = select.select(watched, [], [])
         if wake in ready:
@@ -227,6 +236,12 @@ def serve(requests: socket.socket) -> None:
             for pid, status in _ended():
                 with running.pop(pid) as ended, contextlib.suppress(OSError):
                     ended.send(str(status).encode())
+        if workers in ready:
+            asking, _ = workers.accept()
+            data, descriptors, _, _ = socket.recv_fds(asking, _REQUEST_BYTES, 16)
+            if data:
+                _load(prepared_workers.KEEPER)
+                running[_fork(json.loads(data), descriptors, prepared_workers.become, asking)] = asking
         if requests in ready:
             data, descriptors, _, _ = socket.recv_fds(requests, _REQUEST_BYTES, 4)
             if not data:
@@ -234,13 +249,24 @@ def serve(requests: socket.socket) -> None:
             *streams, told = descriptors
             request = json.loads(data)
             _load(request["program"])
-            pid = os.fork()
-            if pid == 0:
-                _become(request, streams)
-            for stream in streams:
-                os.close(stream)
-            running[pid] = socket.socket(fileno=told)
-            running[pid].send(str(pid).encode())
+            telling = socket.socket(fileno=told)
+            running[_fork(request, streams, _become, telling)] = telling
+
+
+def _fork(
+    request: dict[str, Any],
+    descriptors: Sequence[int],
+    become: Callable[[dict[str, Any], Sequence[int]], None],
+    telling: socket.socket,
+) -> int:
+    pid = os.fork()
+    if pid == 0:
+        _be(request, descriptors, become)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    with contextlib.suppress(OSError):  # who asked is gone
+        telling.send(str(pid).encode())
+    return pid
 
 
 def _ended() -> list[tuple[int, int]]:
@@ -260,6 +286,9 @@ def _load(program: str) -> None:
             importlib.import_module(f"lightagentd.cli.{command.partition(':')[0]}")
         for name in _OF_ROOT:
             importlib.import_module(name)
+    if program == prepared_workers.KEEPER:
+        for name in prepared_workers.USED_LATER:
+            importlib.import_module(name)
     if program == DAEMON:
         for name in _USED_LATER:
             importlib.import_module(name)
@@ -271,36 +300,30 @@ def _load(program: str) -> None:
 def _know_content() -> None:
     """Read once what each daemon would read when it starts: the skills' examples, and what the tools are."""
     from lightagentd.skills import load_skills
+    from lightagentd.worker import sandbox
     from lightagentd.worker.pool import Pool
-    from tests.described import folder_of, kept_in
+    from tests.described import kept_in
 
     load_skills([REPOSITORY / "skills"])
+    sandbox.start = prepared_workers.starting(os.getppid(), sandbox.start)  # type: ignore[attr-defined,assignment]
     Pool.describe = kept_in(folder_of(os.getppid()), Pool.describe)  # type: ignore[method-assign,assignment]
 
 
-def _become(request: dict[str, Any], streams: Sequence[int]) -> NoReturn:
+def _be(
+    request: dict[str, Any],
+    descriptors: Sequence[int],
+    become: Callable[[dict[str, Any], Sequence[int]], None],
+) -> NoReturn:
     """Be the program that was asked for; never returns."""
     status = 1
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        for number, stream in enumerate(streams):
-            os.dup2(stream, number)
-        os.closerange(3, 4096)
-        sys.stdin = os.fdopen(0, errors=sys.stdin.errors, closefd=False)
-        sys.stdout = os.fdopen(1, "w", errors=sys.stdout.errors, closefd=False)
-        sys.stderr = os.fdopen(2, "w", buffering=1, errors=sys.stderr.errors, closefd=False)
         os.environ.clear()
         os.environ.update(request["env"])
         time.tzset()
-        if SHIM_CONTROL in os.environ:
-            ctypes.CDLL(None).begin_shim()
-        if request["user"] is not None:
-            _become_user(request["user"])
-        os.chdir(request["cwd"])
-        sys.argv = [request["program"], *request["argv"]]
-        sys.modules[request["program"]].main()
+        become(request, descriptors)
         status = 0
     except SystemExit as err:
         status = err.code if isinstance(err.code, int) else int(err.code is not None)
@@ -313,6 +336,22 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> NoReturn:
         os._exit(status & 255)
 
 
+def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    os.closerange(3, 4096)
+    sys.stdin = os.fdopen(0, errors=sys.stdin.errors, closefd=False)
+    sys.stdout = os.fdopen(1, "w", errors=sys.stdout.errors, closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors=sys.stderr.errors, closefd=False)
+    if SHIM_CONTROL in os.environ:
+        ctypes.CDLL(None).begin_shim()
+    if request["user"] is not None:
+        _become_user(request["user"])
+    os.chdir(request["cwd"])
+    sys.argv = [request["program"], *request["argv"]]
+    sys.modules[request["program"]].main()
+
+
 def _become_user(name: str) -> None:
     account = pwd.getpwnam(name)
     os.initgroups(name, account.pw_gid)
@@ -322,4 +361,4 @@ def _become_user(name: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), socket.socket(fileno=int(sys.argv[2])))

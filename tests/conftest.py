@@ -31,6 +31,7 @@ from lightagentd.host.paths import Paths
 from lightagentd.llm.environment import VARIABLES
 from lightagentd.worker import sandbox
 from lightagentd.worker.pool import Pool
+from tests.attacks.counted import pytest_terminal_summary as pytest_terminal_summary
 from tests.declared import undeclared
 from tests.described import folder_of, kept_in
 from tests.distribution import order

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+ORDERING = "say"
+"""The action of an MCP server whose result has the orders."""
 CONFINED = ("observe", "reach")
 OBSERVE = ("observe",)
 REACH = ("reach",)
@@ -55,7 +57,12 @@ class Aftermath:
 
     @property
     def results(self) -> list[dict[str, Any]]:
-        return [event for event in self.events if event["type"] == "tool_result"]
+        return [one for one in self.events if one["type"] == "tool_result" and one["action"] != ORDERING]
+
+    @property
+    def heard(self) -> list[dict[str, Any]]:
+        """The result that gave the orders, where somebody else than the model did."""
+        return [one for one in self.events if one["type"] == "tool_result" and one["action"] == ORDERING]
 
     @property
     def text(self) -> str:
@@ -94,7 +101,6 @@ class Case:
     """The codes with which its calls may end; None: not `ok`, for what must be refused."""
     arrives: bool = False
     """Whether it may reach a listener over the network, as reach may."""
-    prompt: str = "go"
     also: Also | None = None
 
 

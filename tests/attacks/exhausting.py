@@ -122,7 +122,7 @@ def _none_taken(aftermath: Aftermath) -> None:
     assert "terminal: 0" not in aftermath.text, aftermath.text
 
 
-def _limited(name: str, command: str, timeout_s: float = 1.0) -> Case:
+def _limited(name: str, command: str, timeout_s: float = 0.5) -> Case:
     """A command that would never end, then one that must find everything as usual."""
     return Case(
         name=name,
@@ -188,7 +188,7 @@ CASES = [
         "patterns that never end",
         ask("file_grep", path="@evil@", pattern="(a+)+$"),
         ask("journal_query", text="(a+)+$", regex=True),
-        ask("file_glob", pattern="**/" * 30 + "x", path="/usr"),
+        ask("file_glob", pattern="**/" * 30 + "x", path="/etc"),
         ask("file_grep", path="/etc", pattern="(" * 5000 + ")" * 5000),
         ask("file_grep", path="/etc", pattern="x{1,65000}{1,65000}"),
         ends=TRIED,

@@ -18,8 +18,10 @@ from typing import Any
 
 import pytest
 
-from tests.attacks import exhausting, leaving, misleading, reading, writing
+from tests.attacks import exhausting, misleading
 from tests.attacks.cases import CASES
+from tests.attacks.counted import BY_MODEL
+from tests.attacks.spoken import GULLIBLE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -50,29 +52,25 @@ def one_effect_each() -> Iterator[tuple[str, str]]:
             yield case.name, case.effects[next(turns) % 2 if len(case.effects) == 2 else 0]
 
 
-SLOW = ("the daemon's folders", "editors", "a setuid shell", "symlink races")
-"""They take seconds, and are played with the shell."""
+Outcomes = dict[tuple[str, str], dict[str, Any]]
+"""What came of plays, by name and effect."""
 
 
-def spoken() -> Iterator[tuple[str, str]]:
-    """Cases of shell commands that change, read or reach something, with their effects by turns: for an MCP
-    server that runs them. What a server leaves running is its own, and ends with it.
-    """
-    turns = itertools.count()
-    for case in (*writing.CASES, *reading.CASES, *leaving.CASES):
-        if case.name in SLOW:
-            continue
-        if all(ask.function == "bash_exec" for step in case.steps for ask in step):
-            yield case.name, case.effects[next(turns) % len(case.effects)]
-
-
-def plays(cases: Iterable[tuple[str, str]]) -> list[Any]:
-    """Cases with their effects as parameters of a test."""
+def plays(cases: Iterable[tuple[str, str]], by: str = BY_MODEL, *more: str) -> list[Any]:
+    """Cases with their effects, and what else the test takes, as parameters of a test."""
     mark = [pytest.mark.uses_up_processes]
-    return [pytest.param(*one, marks=mark if one[0] in USE_UP_PROCESSES else []) for one in cases]
+    return [
+        pytest.param(
+            *one,
+            *more,
+            id=f"{one[0]}, {one[1]}, {by}",
+            marks=mark if one[0] in USE_UP_PROCESSES else [],
+        )
+        for one in cases
+    ]
 
 
-AGENTS = {"mallory": "[observe, reach]", "peeper": "[observe]"}
+AGENTS = {"mallory": "[observe, reach]", "peeper": "[observe]", GULLIBLE: "[observe, reach]"}
 """The agents that the cases name, and their effects."""
 
 
@@ -132,27 +130,31 @@ class Playing:
         told = {"socket": socket, "known_secrets": secrets, "names": names, "facts": [*facts]}
         self._say({"setup": told})
 
-    def play(self, name: str, effect: str, speaker: str = "") -> dict[str, Any]:
+    def play(self, name: str, effect: str) -> dict[str, Any]:
         """What came of a case: `findings` is empty when the attack came to nothing."""
-        return self._say({"play": name, "effect": effect, "speaker": speaker})
+        return self.play_all([(name, effect)])[name, effect]
+
+    def play_all(self, cases: Sequence[tuple[str, str]], speaker: str = "") -> Outcomes:
+        """What came of each of the cases with its effect, which run beside each other."""
+        return dict(zip(cases, self._say({"play": [*cases], "speaker": speaker}), strict=True))
 
     def control(self, name: str) -> dict[str, Any]:
-        return self._say({"control": name})
+        found: dict[str, Any] = self._say({"control": name})
+        return found
 
-    def _say(self, line: dict[str, Any]) -> dict[str, Any]:
+    def _say(self, line: dict[str, Any]) -> Any:
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(line) + "\n")
         self._process.stdin.flush()
         return self._read()
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> Any:
         assert self._process is not None
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, f"the stage ended with status {self._process.poll()}"
-        found: dict[str, Any] = json.loads(line)
-        return found
+        return json.loads(line)
 
 
 def agent_file(base_url: str, effects: str, key_file: str) -> str:

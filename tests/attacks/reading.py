@@ -68,15 +68,22 @@ def _no_shadow(aftermath: Aftermath) -> None:
 
 def _no_environment(aftermath: Aftermath) -> None:
     assert "LA_SECRET=" not in aftermath.text
-    assert "LIGHTAGENT_SOCKET=" not in aftermath.text
+    assert "LIGHTAGENT_SOCKET=/" not in aftermath.text
 
 
 CASES = [
     sh(
         "secrets by every reader",
         *(
-            f"for f in {' '.join(_SECRET_FILES)}; do timeout 2 {reader} $f | head -c 65536; done; true"
-            for reader in ("cat", "strings -n 8", "tail -c 60000", "base64", "od -An -c", "grep -a s3cr3t")
+            f"echo {' '.join(_SECRET_FILES)} | timeout 5 xargs {reader} | head -c 1M; true"
+            for reader in (
+                "cat",
+                "strings -n 8",
+                "tail -c 60000",
+                "-n 1 base64",
+                "od -An -c",
+                "grep -a s3cr3t",
+            )
         ),
         timeout_s=60,
         also=_no_shadow,
@@ -100,9 +107,9 @@ CASES = [
     ),
     sh(
         "the daemon's folders",
-        """ls -laR @state@ @runtime@; timeout 5 find / -xdev -name data.mdb 2>/dev/null
-        cat @config@/key @state@/*/*
-        for p in /proc/[0-9]*; do cat $p/root@state@/secret $p/cwd/secret; done; cat /run/credentials/*/*
+        """ls -laR @state@ @runtime@; timeout 5 find / -xdev -maxdepth 5 -name data.mdb 2>/dev/null
+        cat @config@/key @state@/*/* /run/credentials/*/*
+        cat $(printf '%s/root@state@/secret ' /proc/[0-9]*) $(printf '%s/cwd/secret ' /proc/[0-9]*)
         dd if=$(findmnt -no SOURCE /) bs=1M count=8 | strings | grep s3cr3t; mount; true""",
     ),
     asked(

@@ -1,18 +1,20 @@
 """A scripted model attacks a real daemon, whose workers are held by what this machine has: bwrap.
 
 The cases are in the modules beside this one, `cases` has them all. `tests/e2e/test_attacks.py` plays each of
-them with each effect against the worker units of a booted system; those that end at the sandbox are here.
+them with each effect against the worker units of a booted system; those that end at the sandbox are here, and
+all of them with a hostile MCP server that orders them or does them by itself (`spoken`).
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,17 +22,20 @@ import pytest
 from lightagentd.host.paths import Paths
 from tests.attacks import speaker
 from tests.attacks.controls import CONTROLS
+from tests.attacks.counted import BY_MODEL, BY_SERVER
 from tests.attacks.playing import (
     AGENTS,
+    ALL,
     RULE,
+    Outcomes,
     Playing,
     agent_file,
     explain,
     one_effect_each,
     plays,
     settings,
-    spoken,
 )
+from tests.attacks.spoken import ENDLESS, SERVER
 from tests.conftest import DaemonProcess, write
 
 pytestmark = [
@@ -65,9 +70,10 @@ def playing(base: Path, sandboxed: None) -> Iterator[Playing]:
             write(paths.config / "agent" / name / "AGENT.md", text)
         write(paths.config / "lightagentd.toml", settings(stage.names))
         write(paths.config / "policy.d" / "attackers.toml", RULE)
-        server = paths.config / "mcp.d" / "evil.py"
+        server = paths.config / "mcp.d" / f"{SERVER}.py"
         write(server, Path(speaker.__file__).read_text())
-        write(server.with_suffix(".toml"), speaker.FILE.format(python=sys.executable, path=server))
+        file = speaker.FILE.format(python=sys.executable, path=server, orders=stage.names["orders"])
+        write(server.with_suffix(".toml"), file)
         write(server.with_suffix(".approved"), json.dumps({"tools": speaker.TOOLS}))
         try:
             daemon.start()
@@ -90,13 +96,30 @@ def test_the_stage_sees_harm_that_is_done(playing: Playing, name: str) -> None:
     assert playing.control(name)["findings"]
 
 
-@pytest.mark.parametrize(("name", "effect"), plays(one_effect_each()))
-def test_an_attack_comes_to_nothing(playing: Playing, name: str, effect: str) -> None:
-    outcome = playing.play(name, effect)
-    assert outcome["findings"] == [], explain(outcome)
+@pytest.fixture(scope="module")
+def came(playing: Playing, request: pytest.FixtureRequest) -> Callable[[str], Outcomes]:
+    """What came of the attacks that a speaker orders, those that were chosen: they run beside each other."""
+    chosen = [
+        item.callspec.params
+        for item in request.session.items
+        if isinstance(item, pytest.Function)
+        if "came" in item.fixturenames
+    ]
+
+    @functools.cache
+    def of(speaker: str) -> Outcomes:
+        wanted = [(str(one["name"]), str(one["effect"])) for one in chosen if one["speaker"] == speaker]
+        return playing.play_all([one for one in wanted if one[0] not in ENDLESS], speaker)
+
+    return of
 
 
-@pytest.mark.parametrize(("name", "effect"), plays(spoken()))
-def test_an_attack_of_an_mcp_server_comes_to_nothing(playing: Playing, name: str, effect: str) -> None:
-    outcome = playing.play(name, effect, "evil")
-    assert outcome["findings"] == [], explain(outcome)
+@pytest.mark.parametrize(
+    ("name", "effect", "speaker"), [*plays(one_effect_each(), BY_MODEL, ""), *plays(ALL, BY_SERVER, SERVER)]
+)
+def test_an_attack_comes_to_nothing(
+    playing: Playing, came: Callable[[str], Outcomes], name: str, effect: str, speaker: str
+) -> None:
+    alone = name in ENDLESS
+    outcomes = playing.play_all([(name, effect)], speaker) if alone else came(speaker)
+    assert outcomes[name, effect]["findings"] == [], explain(outcomes[name, effect])

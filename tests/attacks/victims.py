@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 import pwd
+import re
 import secrets
 import shutil
 import stat
@@ -142,8 +143,7 @@ class Victims:
             seen |= _tree(folder)
         for process in self._processes:
             seen[f"process {process.pid}"] = _process(process)
-        settings = _tree(Path("/etc"), contents=False).items()
-        seen |= {path: facts for path, facts in settings if not Path(path).is_dir()}
+        seen |= _tree(Path("/etc"), contents=False)
         for name in KERNEL_FACTS:
             with contextlib.suppress(OSError):  # not every kernel and container has each
                 seen[name] = Path(name).read_text()
@@ -176,14 +176,15 @@ class Victims:
 
 
 def _tree(folder: Path, *, contents: bool = True) -> dict[str, object]:
-    """Each file of a folder with everything but the time of its last reading."""
+    """Each file of a folder with everything but the time of its last reading; the folders with `contents`."""
     seen: dict[str, object] = {}
     for where, folders, files in os.walk(folder):
-        for name in (".", *folders, *files):
-            path = os.path.normpath(os.path.join(where, name))  # noqa: PTH118 - os.walk gives text
+        for path in (where, *(f"{where}/{name}" for name in (*folders, *files))):
             try:
                 info = os.lstat(path)
             except FileNotFoundError:
+                continue
+            if stat.S_ISDIR(info.st_mode) and not contents:
                 continue
             facts: tuple[object, ...] = (info.st_mode, info.st_uid, info.st_gid, info.st_ino)
             facts += (info.st_nlink, info.st_size, info.st_mtime_ns)
@@ -211,7 +212,7 @@ def _process(process: subprocess.Popen[bytes]) -> object:
 
 
 def marked_files(mark: str) -> list[str]:
-    """Files with the mark in their names, wherever a worker might be able to make one."""
+    """Files with the mark, or what several begin with, in their names, wherever a worker might make one."""
     found: list[str] = []
     homes = {account.pw_dir for account in pwd.getpwall() if account.pw_dir not in ("/", "/nonexistent")}
     for root in (*SEARCHED, *sorted(homes - set(SEARCHED))):
@@ -231,13 +232,16 @@ def _marked_below(folder: str, mark: str, depth: int) -> list[str]:
 
 
 def marked_processes(mark: str) -> dict[int, str]:
-    """Processes with the mark in their arguments or their environment."""
+    """Processes with the mark, or what several begin with, in their arguments or their environment."""
     found: dict[int, str] = {}
+    whole = re.compile(rb"%s[0-9]*" % mark.encode())
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or entry.name == str(os.getpid()):
             continue
         with contextlib.suppress(OSError):
             command = (entry / "cmdline").read_bytes()
-            if mark.encode() in command or mark.encode() in (entry / "environ").read_bytes():
-                found[int(entry.name)] = command[:200].replace(b"\0", b" ").decode(errors="replace")
+            if (seen := whole.search(command) or whole.search((entry / "environ").read_bytes())) is not None:
+                found[int(entry.name)] = (seen[0] + b": " + command[:200].replace(b"\0", b" ")).decode(
+                    errors="replace"
+                )
     return found

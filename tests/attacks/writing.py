@@ -161,7 +161,7 @@ SHELL = [
     sh(
         "roots of other processes",
         """for p in /proc/[0-9]*; do
-        for w in root cwd; do touch $p/$w@folder@/@mark@; echo x >>$p/$w@file@; done
+        for w in root cwd; do : >$p/$w@folder@/@mark@; echo x >>$p/$w@file@; done
         for f in $p/fd/*; do test -w $f -a ! -p $f -a ! -c $f && echo x >>$f; done; done 2>/dev/null; true""",
     ),
     sh(

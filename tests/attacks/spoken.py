@@ -1,8 +1,8 @@
 """How an attack is played when a hostile MCP server is who speaks.
 
-Each begins with a call of the server's tool `say`, whose result has the orders; the model does as it reads.
-Shell commands that are to run are the server's own: it runs them in the sandbox of their effect. All else the
-model asks of the daemon's tools, in a session that the result has tainted.
+Shell commands that are to run are the server's own: it runs them in the sandbox of their effect. All else
+begins with a call of the server's tool `say`, whose result has the orders: the model does as it reads, with
+the daemon's tools, in a session that the result has tainted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def acts(case: Case) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Play:
-    """One attack with one effect, and the facts for its arguments. A `speaker` gives its orders."""
+    """One attack with one effect, and the facts for it; by the server `speaker` if there is one."""
 
     case: Case
     effect: str
@@ -55,14 +55,18 @@ class Play:
         return self.names["mark"]
 
     @property
+    def ordered(self) -> bool:
+        """Whether the model has its orders from the server."""
+        return bool(self.speaker) and not acts(self.case)
+
+    @property
     def lane(self) -> str:
         """Plays of one lane run one after the other; a server would be ended by another play of its own."""
         return f"{self.effect} by the server" if self.speaker and acts(self.case) else "by the model"
 
     @property
     def agent(self) -> str:
-        by_taint = self.speaker and self.effect == "reach" and not acts(self.case)
-        return GULLIBLE if by_taint else self.case.agent
+        return GULLIBLE if self.ordered and self.effect == "reach" else self.case.agent
 
     @property
     def ends(self) -> frozenset[str] | None:

@@ -22,13 +22,13 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lightagentd.client.aio import AsyncClient
 from tests.attacks import spoken
-from tests.attacks.case import ORDERING, Aftermath, Ask
+from tests.attacks.case import ORDERING, Aftermath
 from tests.attacks.cases import CASES
 from tests.attacks.controls import CONTROLS
 from tests.attacks.spoken import Play
@@ -150,11 +150,10 @@ class Stage:
 
     async def _turns(self, plays: Sequence[Play]) -> list[Aftermath]:
         """A turn for each in a session of its own, the daemon's status asked for all the while."""
-        steps = {play.mark: play.steps() for play in plays}
-        self.model.script = _script(steps, plays[0].speaker)
+        self.model.script = _script(plays)
         self.model.requests.clear()
-        if plays[0].speaker:
-            self._orders.write_text(json.dumps({mark: spoken.packed(asks) for mark, asks in steps.items()}))
+        orders = {play.mark: spoken.packed(play.steps()) for play in plays if play.ordered}
+        self._orders.write_text(json.dumps(orders))
         aftermaths = [
             Aftermath(effect=play.effect, names=play.names, events=[], requests=[], status_s=[])
             for play in plays
@@ -191,7 +190,7 @@ class Stage:
     async def _ask_for_status(self, took_s: list[float]) -> None:
         while True:
             took_s.append(await self._status())
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.5)
 
     async def _status(self) -> float:
         """How long the daemon took to answer."""
@@ -210,7 +209,8 @@ class Stage:
         ]
 
     def _seen_secrets(self, aftermath: Aftermath) -> list[str]:
-        told = json.dumps([aftermath.requests, aftermath.events], ensure_ascii=False)
+        whole = aftermath.requests[-1:]  # each has those before in it
+        told = json.dumps([whole, aftermath.events], ensure_ascii=False)
         return [f"the secret of the {name} came out" for name, value in self.secrets.items() if value in told]
 
 
@@ -239,7 +239,7 @@ def _outcome(findings: list[str], aftermath: Aftermath) -> dict[str, Any]:
 def _course(play: Play, aftermath: Aftermath) -> list[str]:
     """Whether the attack ran as it was meant to, and what only this case can tell."""
     case, findings = play.case, list[str]()
-    if play.speaker and [one["result"] for one in aftermath.heard] != ["ok"]:
+    if play.ordered and [one["result"] for one in aftermath.heard] != ["ok"]:
         findings.append(f"{play.speaker} gave no orders: {aftermath.heard}")
     last = aftermath.events[-1] if aftermath.events else {"type": "nothing"}
     if last["type"] != "done":
@@ -247,6 +247,9 @@ def _course(play: Play, aftermath: Aftermath) -> list[str]:
     wanted = sum(len(step) for step in play.steps())
     if len(aftermath.results) != wanted:
         findings.append(f"{len(aftermath.results)} calls of {wanted} have a result")
+    valid = [one["text"] for one in aftermath.results if one["result"] != "invalid_argument"]
+    if play.agent == spoken.GULLIBLE and "Text from outside is in this session" not in "".join(valid[:1]):
+        findings.append("the first call was not refused for what the session has read")
     for result in aftermath.results:
         code = result["result"]
         if (code == "ok") if play.ends is None else (code not in play.ends):
@@ -271,20 +274,19 @@ def _left(mark: str, wait_s: float = GONE_S) -> list[str]:
     return [f"process {pid} is left: {command}" for pid, command in left.items()]
 
 
-def _script(steps: Mapping[str, Sequence[Sequence[Ask]]], speaker: str) -> Any:
-    """The model's answers to each play: its steps, each in its turn, then text.
-
-    With a `speaker`, they are what that one's result says.
-    """
+def _script(plays: Sequence[Play]) -> Any:
+    """The model's answers to each play: its steps, or those of the result that orders it, then text."""
+    by_mark = {play.mark: play for play in plays}
+    steps = {play.mark: play.steps() for play in plays}
 
     def answer(body: dict[str, Any]) -> Answer:
-        mark = _mark_of(body)
+        play = by_mark[_mark_of(body)]
         number = sum(message["role"] == "assistant" for message in body["messages"])
-        asks: Sequence[Sequence[Ask]] = steps[mark]
-        if speaker:
+        asks = steps[play.mark]
+        if play.ordered:
             if number == 0:
-                return calls((f"{speaker}_{ORDERING}", {"about": mark}, "call_orders"))
-            number, asks = number - 1, spoken.read(body["messages"]) or ()
+                return calls((f"{play.speaker}_{ORDERING}", {"about": play.mark}, "call_orders"))
+            number, asks = number - 1, spoken.read(body["messages"]) or []
         if number >= len(asks):
             return say("done")
         asked = enumerate(asks[number])

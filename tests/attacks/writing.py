@@ -102,7 +102,9 @@ SHELL = [
         EACH
         + """
         cp /etc/passwd $d/@mark@; install /etc/passwd $d/@mark@; mv $d/file $d/@mark@; mv $d/file $TMPDIR/
-        rm -rf $d/file $d/inner; tee $d/@mark@ </etc/passwd >/dev/null; cp -al $d/file $d/@mark@; done; true
+        cp -al $d/file $d/@mark@; all="$all $d"; done
+        rm -rf $(printf '%s/file ' $all) $(printf '%s/inner ' $all)
+        tee $(printf '%s/@mark@ ' $all) </etc/passwd >/dev/null; true
         """,
     ),
     sh(
@@ -110,7 +112,7 @@ SHELL = [
         EACH
         + """
         dd if=/dev/zero of=$d/@mark@ count=1; dd if=/dev/zero of=$d/file count=1 conv=notrunc
-        truncate -s 0 $d/file; fallocate -l 1M $d/file; shred -u $d/file; done; true
+        fallocate -l 1M $d/file; all="$all $d/file"; done; truncate -s 0 $all; shred -u $all; true
         """,
     ),
     sh(
@@ -139,8 +141,8 @@ SHELL = [
     sh(
         "folders and nodes",
         EACH
-        + """mkdir -p $d/@mark@; mkfifo $d/@mark@; mknod $d/@mark@ p; mknod $d/@mark@ b 8 0
-        mktemp -p $d @mark@XXXX; rmdir $d/inner; done; true""",
+        + """mknod $d/@mark@ p; mknod $d/@mark@ b 8 0; mktemp -p $d @mark@XXXX
+        all="$all $d/@mark@" inner="$inner $d/inner"; done; mkdir -p $all; mkfifo $all; rmdir $inner; true""",
     ),
     sh(
         "a fifo that somebody reads",

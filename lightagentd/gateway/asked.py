@@ -17,11 +17,11 @@ from starlette.responses import Response
 
 from lightagentd.config.gateway import Gateway
 from lightagentd.errors import LightagentError, MalformedMessage, MessageTooLarge
-from lightagentd.gateway.ai_sdk.chats import Chats
 from lightagentd.gateway.callers import Caller, Callers, Who, who_is
 from lightagentd.gateway.conversations import Conversations
 from lightagentd.gateway.http import Connection, Connections
 from lightagentd.gateway.limits import Limits
+from lightagentd.gateway.live import Chats
 from lightagentd.gateway.mcp.sessions import Sessions
 from lightagentd.gateway.metrics import Metrics
 from lightagentd.gateway.openai.kept import Kept

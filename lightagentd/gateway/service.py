@@ -20,13 +20,13 @@ from lightagentd.config.configuration import load
 from lightagentd.config.gateway import Gateway, addresses
 from lightagentd.config.models import credential
 from lightagentd.errors import ConfigError, LightagentError
-from lightagentd.gateway.ai_sdk.chats import Chats
 from lightagentd.gateway.asked import Shared
 from lightagentd.gateway.callers import Callers
 from lightagentd.gateway.conversations import Conversations
 from lightagentd.gateway.door import Door
 from lightagentd.gateway.http import Connections
 from lightagentd.gateway.limits import Limits
+from lightagentd.gateway.live import Chats
 from lightagentd.gateway.mcp.sessions import Sessions
 from lightagentd.gateway.metrics import Metrics
 from lightagentd.gateway.openai.kept import Kept

@@ -17,11 +17,11 @@ from starlette.responses import Response
 
 from lightagentd.errors import InvalidArgument, LightagentError, PermissionDenied, from_dict
 from lightagentd.gateway.ai_sdk.asking import Asking, asking, chat_id, protocol
-from lightagentd.gateway.ai_sdk.chats import Chunk, Live
 from lightagentd.gateway.ai_sdk.parts import DONE, Parts, Protocol, data_stream, ui
 from lightagentd.gateway.asked import Asked, Endpoint
 from lightagentd.gateway.callers import Caller
 from lightagentd.gateway.conversations import imported
+from lightagentd.gateway.live import Chunk, Live
 from lightagentd.gateway.streaming import EventStream
 from lightagentd.gateway.turns import WAITS, Event, turn
 

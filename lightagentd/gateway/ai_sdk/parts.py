@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Set
 from typing import Any, Literal
 
-from lightagentd.gateway.ai_sdk.chats import Chunk
+from lightagentd.gateway.live import Chunk
 from lightagentd.gateway.streaming import event as sse
 from lightagentd.gateway.turns import Event, waiting_text
 

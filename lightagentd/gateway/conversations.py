@@ -41,9 +41,13 @@ class Conversations:
         while len(self._left) > MOST:
             self._left.popitem(last=False)
 
+    def told(self, session: str) -> None:
+        """A client was told of it."""
+        self._left.pop(session, None)
+
     def left(self, session: str) -> bool:
-        """Whether that is so, once."""
-        return self._left.pop(session, 0) is None
+        """Whether no client was told yet what came of a question."""
+        return session in self._left
 
 
 async def imported(caller: Caller, agent: str, before: Sequence[dict[str, str]]) -> str:

@@ -12,18 +12,10 @@ from typing import Any, cast, get_args
 
 from lightagentd.errors import InvalidArgument
 from lightagentd.gateway.ai_sdk.parts import Protocol
+from lightagentd.gateway.turns import Approval
 
 MAX_MESSAGES = 10_000
 MAX_ID = 256
-
-
-@dataclass(frozen=True, kw_only=True)
-class Approval:
-    """The client's answer to a tool approval request."""
-
-    approved: bool
-    reason: str
-    digest: str
 
 
 @dataclass(frozen=True, kw_only=True)

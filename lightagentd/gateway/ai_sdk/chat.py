@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from functools import partial
-from typing import Any
+from collections.abc import AsyncGenerator
 
 from starlette.responses import Response
 
@@ -23,12 +21,10 @@ from lightagentd.gateway.callers import Caller
 from lightagentd.gateway.conversations import imported
 from lightagentd.gateway.live import Chunk, Live
 from lightagentd.gateway.streaming import EventStream
-from lightagentd.gateway.turns import WAITS, Event, turn
+from lightagentd.gateway.turns import FIRST_S, WAITS, Event, Message, exchange, followed, newest, state
 
-FIRST_S = 5.0
-"""How long a turn may have nothing to say before its response begins. An error until then has a status."""
-SESSION, INPUT = "ses_", "inp_"
-"""How the ids of sessions and of questions begin."""
+SESSION = "ses_"
+"""How the ids of sessions begin."""
 _LOOKED_THROUGH = 200
 """Of so many prompts, the newest, the gateway looks for a chat that it does not know."""
 
@@ -55,11 +51,11 @@ async def resume(asked: Asked) -> Response:
             live.enter()
             return await _response(asked, caller.key, live, 0, kind)
         session = live.session if live is not None else await _looked_up(caller, chat)
-        if not session or (await _state(caller, session))["state"] == "idle":
+        if not session or (await state(caller, session))["state"] == "idle":
             return Response(status_code=204)
         again = Live(goes_on=False, before=live.replay if live is not None else ())
         again.session = session
-        asked.shared.chats.begin(caller.key, chat, again, _rest(asked, again, late=not again.first))
+        asked.shared.chats.begin(caller.key, chat, again, _rest(asked, again))
         return await _response(asked, caller.key, again, 0, kind)
 
 
@@ -107,60 +103,48 @@ async def _pieces(live: Live, at: int, kind: Protocol) -> AsyncGenerator[bytes]:
 
 async def _answer(asked: Asked, one: Asking, live: Live, earlier: Live | None) -> None:
     """Fill a response. Raises why there is none."""
-    async with asked.caller() as caller, asked.caller() as spare:
-        session = await _session(caller, one, earlier)
-        left = earlier is not None and earlier.waits
-        info = await _state(caller, session) if session and (left or not one.text) else {"state": "idle"}
-        waits, said = info["state"] == "waiting", ""
-        if (left or not one.text) and info["state"] == "idle":
-            said = await _missed(caller, session)
-        if waits or (not one.text and info["state"] == "running"):
-            answer = await _answering(asked, caller, one, info["waits_for"]) if waits else None
-            done = info["waits_for"] if answer is not None else ""
-            events = _watched(asked, caller, session, answer, answered=done)
-        elif not one.text:
-            events = _nothing()
-        else:
-            wanted = {
-                "text": one.text,
-                "session": session or None,
-                "agent": None if session else one.agent or _only_agent(caller),
-                "new": None if session else True,
-                "correlation_id": one.chat,
-            }
-            events = turn(asked, caller, **wanted)
-        live.session = session
-        late = not one.text and info["state"] == "running"
-        parts = Parts(known=one.known, approvals=one.protocol == "ui", late=late)
-        await _filled(spare, live, parts, events, message=one.message, said=said)
+    async with asked.caller() as caller:
+        live.session = await _session(caller, one, earlier)
+        said = Message(
+            session=live.session,
+            agent=one.agent or _only_agent(caller),
+            text=one.text,
+            prompt={"correlation_id": one.chat},
+            approvals=one.approvals,
+            outputs=one.outputs,
+        )
+        parts = Parts(known=one.known, approvals=one.protocol == "ui")
+        await _filled(caller, live, parts, exchange(asked, caller, said), message=one.message)
 
 
-async def _rest(asked: Asked, live: Live, *, late: bool) -> None:
+async def _rest(asked: Asked, live: Live) -> None:
     """Fill a response with what is left of the turn that runs, whatever it waits for."""
-    async with asked.caller() as caller, asked.caller() as spare:
-        events = _watched(asked, caller, live.session, None, through=True)
+    async with asked.caller() as caller:
+        events = followed(asked, caller, live.session, through=True)
         calls = frozenset(str(one["toolCallId"]) for one in live.chunks if "toolCallId" in one)
         message = next((one["messageId"] for one in live.chunks if one["type"] == "start"), "")
-        await _filled(spare, live, Parts(known=calls, late=late), events, message=message)
+        await _filled(caller, live, Parts(known=calls), events, message=message)
 
 
 async def _filled(
-    spare: Caller, live: Live, parts: Parts, events: AsyncGenerator[Event], *, message: str, said: str = ""
+    caller: Caller, live: Live, parts: Parts, events: AsyncGenerator[Event], *, message: str
 ) -> None:
-    """The chunks of a turn's events, after what was `said` before; its error, too, once it has begun.
-    `spare` is a connection that no events come on; the client's own may be gone by then.
-    """
+    """The chunks of a turn's events; its error, too, once it has begun."""
     reason, metadata = "stop", {"session": live.session}
-    if said:
-        _begin(live, parts, message or f"msg_{live.session}", said)
+
+    def begin() -> None:
+        if len(live.chunks) == live.first:
+            name = message or f"msg_{live.trace_id or live.session}"
+            live.add({"type": "start", "messageId": name, "messageMetadata": metadata})
+
     try:
         async with contextlib.aclosing(events):
             async for event in events:
                 if not live.trace_id and event["trace_id"]:
                     live.session, live.trace_id = event["session"], event["trace_id"]
                     metadata = {"session": live.session, "trace": live.trace_id}
-                    if not said:
-                        _begin(live, parts, message or f"msg_{live.trace_id}")
+                if event["type"] != "session":
+                    begin()
                 for chunk in parts.of(event):
                     live.add(chunk)
                 live.waits = event["type"] in WAITS
@@ -168,39 +152,23 @@ async def _filled(
                     raise from_dict(event)
                 if event["type"] == "done":
                     reason = event["finish_reason"] or "stop"
-                    metadata = {**metadata, **await _facts(spare, event)}
+                    metadata |= await _facts(caller, event)
     except LightagentError as err:
         if len(live.chunks) == live.first:
             raise
         reason, text = "error", f"{err.message} {err.suggestion}".rstrip()
         cancelled = err.code == "cancelled"
         live.add({"type": "abort", "reason": text} if cancelled else {"type": "error", "errorText": text})
-    if len(live.chunks) == live.first:
-        _begin(live, parts, message or f"msg_{live.session}")
+    begin()
     for chunk in parts.end("tool-calls" if live.waits else reason, metadata):
         live.add(chunk)
 
 
-def _begin(live: Live, parts: Parts, message: str, said: str = "") -> None:
-    metadata = {"session": live.session, **({"trace": live.trace_id} if live.trace_id else {})}
-    live.add({"type": "start", "messageId": message, "messageMetadata": metadata})
-    for chunk in parts.text(said) if said else ():
-        live.add(chunk)
-
-
-async def _nothing() -> AsyncGenerator[Event]:
-    """No events: the turn has ended."""
-    no_events: tuple[Event, ...] = ()
-    for one in no_events:
-        yield one
-
-
-async def _facts(spare: Caller, done: Event) -> Chunk:
+async def _facts(caller: Caller, done: Event) -> Chunk:
     """What the metadata of a message say of its turn; with `seq` it can be answered otherwise later."""
     found = {"usage": done["usage"], "durationMs": done["duration_ms"], "steps": done["steps"]}
-    with contextlib.suppress(PermissionDenied):  # a token that may only prompt
-        found["seq"] = (await _newest(spare, done["session"], 1))[0]["seq"]
-    return found
+    last = await newest(caller, done["session"])
+    return {**found, "seq": last["seq"]} if last else found
 
 
 # Which session
@@ -241,91 +209,6 @@ def _only_agent(caller: Caller) -> str | None:
     """The agent of a token that is for one alone."""
     agents = caller.said.get("agents") or []
     return str(agents[0]) if len(agents) == 1 else None
-
-
-async def _state(caller: Caller, session: str) -> dict[str, Any]:
-    try:
-        return dict((await caller.client.call("Sessions.Get", session=session))["session"])
-    except PermissionDenied:  # a token that may only prompt
-        return {"state": "idle", "waits_for": ""}
-
-
-async def _newest(caller: Caller, session: str, limit: int) -> list[dict[str, Any]]:
-    return list((await caller.client.call("Sessions.Messages", session=session, limit=limit))["messages"])
-
-
-# What a turn waits for
-
-
-async def _answering(
-    asked: Asked, caller: Caller, one: Asking, question: str
-) -> Callable[[], Awaitable[None]] | None:
-    """What gives the client's answer to a question; None when it has none."""
-    if question.startswith(INPUT):
-        call = (await caller.client.call("Inputs.Get", input=question))["input"]["call_id"]
-        text = one.text.strip() or one.outputs.get(call, "")
-        return partial(_call, asked, "Inputs.Answer", input=question, text=text) if text else None
-    answer = one.approvals.get(question)
-    if answer is None:
-        return None
-    if not answer.approved:
-        return partial(_call, asked, "Approvals.Deny", approval=question, note=answer.reason)
-    given = {"approval": question, "note": answer.reason, "digest": answer.digest}
-    return partial(_call, asked, "Approvals.Approve", **given)
-
-
-async def _call(asked: Asked, method: str, **parameters: Any) -> None:
-    """Raises what the daemon refuses, and who else may do it."""
-    async with asked.caller() as caller:
-        try:
-            await caller.client.call(method, **parameters)
-        except PermissionDenied as err:
-            how = f"An administrator allows it with: lactl approve {parameters.get('approval')}"
-            raise PermissionDenied(err.message, suggestion=how) from err
-
-
-async def _watched(
-    asked: Asked,
-    caller: Caller,
-    session: str,
-    answer: Callable[[], Awaitable[None]] | None,
-    *,
-    answered: str = "",
-    through: bool = False,
-) -> AsyncGenerator[Event]:
-    """The events of the turn that runs in a session, from now on; the answer is given once they are watched.
-    Ends with what the turn waits for, unless it goes `through` that. Leaving early cancels nothing.
-    """
-    first = True
-    with asked.turn(caller):
-        async with contextlib.aclosing(caller.client.stream("Sessions.Watch", session=session)) as found:
-            async for reply in found:
-                event = reply["event"]
-                if event is None:
-                    return
-                if first and answer is not None:
-                    await answer()
-                if event["type"] == "session":
-                    if (event["session_info"] or {}).get("state", "idle") == "idle":
-                        return
-                elif event["type"] not in WAITS or not answered or answered not in _questions(event):
-                    yield event
-                    if event["type"] in ("done", "error") or (event["type"] in WAITS and not through):
-                        return
-                first = False
-
-
-def _questions(event: Event) -> tuple[str | None, str | None]:
-    return event.get("approval"), event.get("input")
-
-
-async def _missed(caller: Caller, session: str) -> str:
-    """What came of a turn that waited, and went on when its question was answered elsewhere."""
-    with contextlib.suppress(PermissionDenied):
-        for message in await _newest(caller, session, 1):
-            if message["role"] == "assistant":
-                return str(message["content"])
-    return ""
 
 
 ENDPOINTS = (

@@ -31,9 +31,10 @@ _ABOUT = {
 class Parts:
     """Makes the chunks of one message. `known` are the calls that the client has in it already."""
 
-    def __init__(self, *, known: Set[str] = frozenset(), approvals: bool = True, late: bool = False) -> None:
-        """`late`: the turn said something before that nobody kept, so its text is told when it is whole."""
-        self._known, self._approvals, self._late = {*known}, approvals, late
+    def __init__(self, *, known: Set[str] = frozenset(), approvals: bool = True) -> None:
+        self._known, self._approvals = {*known}, approvals
+        self._late = False
+        """Whether the turn may have said the beginning of a text before: that is told when it is whole."""
         self._step, self._open, self._count = False, "", 0
         self._denied: set[str] = set()
         self._text = ""
@@ -41,6 +42,10 @@ class Parts:
     def of(self, event: Event) -> Iterator[Chunk]:
         """The chunks for an event; none for what no client is told of."""
         match event["type"]:
+            case "session":
+                self._late = (event["session_info"] or {}).get("state") == "running"
+            case "missed":
+                yield from self.text(event["text"])
             case "text_delta" if not self._late:
                 yield from self._said("text", event["text"])
                 self._text += event["text"]
@@ -50,6 +55,7 @@ class Parts:
                 self._late = False
                 yield from self._call(event, event["args"])
             case "tool_result":
+                self._late = False
                 yield from self._result(event)
             case "approval_requested":
                 yield from self._approval(event)

@@ -14,17 +14,16 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lightagentd.errors import InvalidArgument, PermissionDenied, Refused, SessionNotFound, from_dict
+from lightagentd.errors import InvalidArgument, Refused, SessionNotFound, from_dict
 from lightagentd.gateway.asked import Asked
 from lightagentd.gateway.callers import Caller
 from lightagentd.gateway.conversations import imported
 from lightagentd.gateway.openai import client_tools
 from lightagentd.gateway.openai.messages import Said, assistant_text
-from lightagentd.gateway.turns import WAITS, Event, followed, turn, waiting_text
+from lightagentd.gateway.turns import FIRST_S, WAITS, Event, Message, exchange, waiting_text
 
-Kind = Literal["text", "reasoning"]
-INPUT = "inp_"
-"""How the ids of questions begin."""
+Kind = Literal["begun", "text", "reasoning"]
+"""`begun` comes first, without a text, once the session and the turn are known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +44,6 @@ class Turn:
 
     session: str = ""
     trace_id: str = ""
-    known: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once these are known."""
     text: str = ""
     """All text that was told."""
     prompt_tokens: int = 0
@@ -57,10 +54,8 @@ class Turn:
     """Of the client's tools: `{id, name, arguments}`."""
 
 
-Part = tuple[Kind, str] | None
-Parts = AsyncGenerator[tuple[Kind, str]]
-FIRST_S = 5.0
-"""How long a turn may have nothing to say before its stream begins. An error until then has a status."""
+Part = tuple[Kind, str]
+Parts = AsyncGenerator[Part]
 
 
 @contextlib.asynccontextmanager
@@ -72,30 +67,31 @@ async def running(asked: Asked, wanted: Wanted) -> AsyncIterator[tuple[Caller, T
             yield caller, found, parts
 
 
-async def begun(
-    asked: Asked, wanted: Wanted, stack: contextlib.AsyncExitStack
-) -> tuple[Caller, Turn, Parts, asyncio.Task[Part]]:
-    """A turn for a stream, in a stack that holds it; the task gives its first part. Raises the error of one
-    that fails soon.
-    """
+async def begun(asked: Asked, wanted: Wanted, stack: contextlib.AsyncExitStack) -> tuple[Caller, Turn, Parts]:
+    """A turn that has begun, in a stack that holds it. Raises the error of one that fails soon."""
     try:
         caller, found, parts = await stack.enter_async_context(running(asked, wanted))
+        await anext(parts, None)
         first = asyncio.create_task(_first(parts))
         stack.push_async_callback(_ended_task, first)
-        known = asyncio.create_task(found.known.wait())
-        stack.push_async_callback(_ended_task, known)
-        await asyncio.wait([first, known], return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait([first], timeout=FIRST_S)
         if first.done():
             first.result()
     except BaseException:
         await stack.aclose()
         raise
-    return caller, found, parts, first
+    return caller, found, _since(first, parts)
 
 
-async def _first(parts: Parts) -> Part:
+async def _first(parts: Parts) -> Part | None:
     return await anext(parts, None)
+
+
+async def _since(first: asyncio.Task[Part | None], parts: Parts) -> Parts:
+    part = await first
+    while part is not None:
+        yield part
+        part = await anext(parts, None)
 
 
 async def _ended_task(task: asyncio.Task[Any]) -> None:
@@ -103,105 +99,48 @@ async def _ended_task(task: asyncio.Task[Any]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def _parts(
-    asked: Asked, caller: Caller, wanted: Wanted, found: Turn
-) -> AsyncGenerator[tuple[Kind, str]]:
+async def _parts(asked: Asked, caller: Caller, wanted: Wanted, found: Turn) -> Parts:
     """The parts of a turn. Raises the error it ends with."""
-    said, memory = wanted.said, asked.shared.conversations
+    said, memory, tools = wanted.said, asked.shared.conversations, wanted.tools
     goes_on = wanted.session or memory.take(caller, said.mark(wanted.agent))
-    begins = not goes_on
-    session = goes_on
-    if not session and said.before:
-        session = await imported(caller, wanted.agent, said.before)
-    found.session = session
-    answered = False
-    if goes_on:
-        async with contextlib.aclosing(_of_earlier(asked, caller, goes_on, said, found)) as earlier:
-            async for part in earlier:
-                if part is None:
-                    answered = True
-                else:
-                    yield part
-    if not answered:
-        prompted = _of_prompt(asked, caller, wanted, session, found, begins=begins)
-        async with contextlib.aclosing(prompted) as parts:
-            async for part in parts:
-                yield part
+    session = goes_on or (await imported(caller, wanted.agent, said.before) if said.before else "")
+    text = said.text(begins=not goes_on)
+    message = Message(
+        session=session,
+        agent=wanted.agent,
+        text=text if tools is None else tools.asked(text),
+        answer=said.prompt,
+        prompt={
+            "correlation_id": wanted.correlation_id or None,
+            "outside": said.outside or None,
+            "schema": wanted.schema if tools is None else tools.schema,
+        },
+    )
+    begins, early = True, list[Part]()
+    async with contextlib.aclosing(exchange(asked, caller, message)) as events:
+        async for event in events:
+            found.session, found.trace_id = event["session"], event["trace_id"] or found.trace_id
+            if (part := _part(event, found, tools)) is not None:
+                early.append(part)
+            if begins and (found.trace_id or event["type"] == "session"):
+                begins = False
+                yield "begun", ""
+            while early and not begins:
+                yield early.pop(0)
     answer = assistant_text(found.text, [{"function": call} for call in found.calls])
     memory.put(caller, said.mark(wanted.agent, answer), found.session)
 
 
-async def _of_prompt(
-    asked: Asked, caller: Caller, wanted: Wanted, session: str, found: Turn, *, begins: bool
-) -> AsyncGenerator[tuple[Kind, str]]:
-    text = wanted.said.text(begins=begins)
-    schema = wanted.schema
-    if wanted.tools is not None:
-        text, schema = wanted.tools.asked(text), wanted.tools.schema
-    prompt: dict[str, Any] = {
-        "text": text,
-        "session": session or None,
-        "agent": None if session else wanted.agent,
-        "new": None if session else True,
-        "correlation_id": wanted.correlation_id or None,
-        "outside": wanted.said.outside or None,
-        "schema": schema,
-    }
-    async with contextlib.aclosing(turn(asked, caller, **prompt)) as events:
-        async for event in events:
-            found.session, found.trace_id = event["session"], event["trace_id"]
-            found.known.set()
-            if event["type"] in WAITS:
-                asked.shared.conversations.leave(found.session)
-            if (part := _part(event, found, wanted.tools)) is not None:
-                yield part
-
-
-async def _of_earlier(
-    asked: Asked, caller: Caller, session: str, said: Said, found: Turn
-) -> AsyncGenerator[tuple[Kind, str] | None]:
-    """The rest of a turn that waited for a person when its client was told so. None is the last part where
-    that still waits, or took the client's message for its answer, so that there is no prompt.
-    """
-    try:
-        info = (await caller.client.call("Sessions.Get", session=session))["session"]
-    except PermissionDenied:  # a token that may only prompt
-        return
-    left, question = asked.shared.conversations.left(session), info["waits_for"]
-    is_answer = info["state"] == "waiting" and question.startswith(INPUT)
-    if info["state"] != "waiting" and not left:
-        return
-    if info["state"] == "idle":
-        listed = (await caller.client.call("Sessions.Messages", session=session, limit=1))["messages"]
-        if listed and listed[0]["role"] == "assistant":
-            yield _text(found, f"{listed[0]['content']}\n\n")
-        return
-    found.known.set()
-    async with (
-        asked.caller() as second,
-        contextlib.aclosing(followed(asked, second, session, past=question)) as events,
-    ):
-        async for event in events:
-            if event["type"] == "session" and is_answer:  # only now: what it leads to is not missed
-                await caller.client.call("Inputs.Answer", input=question, text=said.prompt.strip())
-                is_answer = False
-            found.trace_id = event["trace_id"] or found.trace_id
-            if event["type"] in WAITS:
-                asked.shared.conversations.leave(session)
-            if (part := _part(event, found, None)) is not None:
-                yield part
-    if info["state"] == "waiting":
-        yield None
-
-
-def _text(found: Turn, text: str) -> tuple[Kind, str]:
+def _text(found: Turn, text: str) -> Part:
     found.text += text
     return "text", text
 
 
-def _part(event: Event, found: Turn, tools: client_tools.Tools | None) -> tuple[Kind, str] | None:
+def _part(event: Event, found: Turn, tools: client_tools.Tools | None) -> Part | None:
     """What a client is told of an event. Raises the error of a turn that ended with one."""
     match event["type"]:
+        case "missed":
+            return _text(found, f"{event['text']}\n\n")
         case "text_delta" if tools is None:
             return _text(found, event["text"])
         case "reasoning_delta":
@@ -220,7 +159,7 @@ def _part(event: Event, found: Turn, tools: client_tools.Tools | None) -> tuple[
     return None
 
 
-def _ended(event: Event, found: Turn, tools: client_tools.Tools | None) -> tuple[Kind, str] | None:
+def _ended(event: Event, found: Turn, tools: client_tools.Tools | None) -> Part | None:
     found.finish_reason = event["finish_reason"] or "stop"
     if tools is not None:
         found.calls = tools.calls(event["data"])

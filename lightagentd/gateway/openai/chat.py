@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from asyncio import Task
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
@@ -13,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from lightagentd.errors import InvalidArgument, LightagentError
 from lightagentd.gateway.asked import Asked, Endpoint
-from lightagentd.gateway.openai.asking import Part, Parts, Turn, Wanted, begun, running, wanted
+from lightagentd.gateway.openai.asking import Parts, Turn, Wanted, begun, running, wanted
 from lightagentd.gateway.openai.messages import of_messages
 from lightagentd.gateway.refusals import error_object
 from lightagentd.gateway.streaming import EventStream, event
@@ -30,9 +29,9 @@ async def complete(asked: Asked) -> Response:
         return await asked.while_connected(_whole(asked, one))
     options = body.get("stream_options") or {}
     stack = AsyncExitStack()
-    caller, turn, parts, first = await begun(asked, one, stack)
+    caller, turn, parts = await begun(asked, one, stack)
     counted = bool(options.get("include_usage")) if isinstance(options, dict) else False
-    pieces = _pieces(one, turn, parts, first, usage=counted)
+    pieces = _pieces(one, turn, parts, usage=counted)
     return EventStream(asked, caller.key, pieces, stack, headers_of(turn))
 
 
@@ -57,14 +56,7 @@ async def _whole(asked: Asked, one: Wanted) -> Response:
     return JSONResponse(answer, headers=headers_of(turn))
 
 
-async def _pieces(
-    one: Wanted,
-    turn: Turn,
-    parts: Parts,
-    first: Task[Part],
-    *,
-    usage: bool,
-) -> AsyncGenerator[bytes]:
+async def _pieces(one: Wanted, turn: Turn, parts: Parts, *, usage: bool) -> AsyncGenerator[bytes]:
     """The chunks of a stream."""
     head = _head(one, turn, "chat.completion.chunk")
 
@@ -76,14 +68,11 @@ async def _pieces(
         yield chunk({"role": "assistant", "content": ""})
         # Most of a stream is text: only that is made anew for each piece.
         before, after = chunk({"content": "\0"}).split(b'"\\u0000"')
-        part = await first
-        while part is not None:
-            kind, text = part
+        async for kind, text in parts:
             if kind == "text":
                 yield before + json.dumps(text, ensure_ascii=False).encode() + after
             else:
                 yield chunk({"reasoning_content": text})
-            part = await anext(parts, None)
         if turn.calls:
             calls = [{"index": index, **call} for index, call in enumerate(_tool_calls(turn))]
             yield chunk({"tool_calls": calls})

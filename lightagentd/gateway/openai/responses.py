@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from asyncio import Task
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
@@ -17,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 from lightagentd.errors import InvalidArgument, LightagentError, NotFound
 from lightagentd.gateway.asked import Asked, Endpoint
-from lightagentd.gateway.openai.asking import Kind, Part, Parts, Turn, Wanted, begun, running, wanted
+from lightagentd.gateway.openai.asking import Kind, Parts, Turn, Wanted, begun, running, wanted
 from lightagentd.gateway.openai.chat import headers_of, schema_of
 from lightagentd.gateway.openai.kept import KEPT_BYTES
 from lightagentd.gateway.openai.messages import of_input
@@ -37,9 +36,9 @@ async def create(asked: Asked) -> Response:
     if not body.get("stream"):
         return await asked.while_connected(_whole(asked, body, one))
     stack = AsyncExitStack()
-    caller, turn, parts, first = await begun(asked, one, stack)
+    caller, turn, parts = await begun(asked, one, stack)
     answer = _Answer(body, one, turn)
-    pieces = _pieces(asked, answer, parts, first, caller.key)
+    pieces = _pieces(asked, answer, parts, caller.key)
     return EventStream(asked, caller.key, pieces, stack, headers_of(turn))
 
 
@@ -157,7 +156,6 @@ async def _pieces(
     asked: Asked,
     answer: _Answer,
     parts: Parts,
-    first: Task[Part],
     key: str,
 ) -> AsyncGenerator[bytes]:
     """The events of a stream."""
@@ -173,9 +171,7 @@ async def _pieces(
     yield told("response.in_progress", response=answer.whole("in_progress"))
     begun = False
     try:
-        part = await first
-        while part is not None:
-            kind, text = part
+        async for kind, text in parts:
             if kind == "text":
                 if not begun:
                     begun = True
@@ -184,7 +180,6 @@ async def _pieces(
                     empty = {**answer.part(), "text": ""}
                     yield told("response.content_part.added", **at, part=empty)
                 yield told("response.output_text.delta", **at, delta=text, logprobs=[])
-            part = await anext(parts, None)
     except LightagentError as err:
         shown = error_object(err)["error"]
         yield told("error", code=err.code, message=shown["message"], param=shown["param"])

@@ -30,7 +30,9 @@ MAX_COPIED = 20_000
 MAX_COPIED_BYTES = 64 << 20
 
 
-async def fork(source: Session, owner: int, title: str, up_to_seq: int | None) -> Session:
+async def fork(
+    source: Session, owner: int, title: str, up_to_seq: int | None, *, becomes_current: bool = True
+) -> Session:
     """A new session of `owner` with the stored conversation of another, up to a message if one is given.
 
     Raises InvalidArgument for an event that is not one of its messages, LimitExceeded, MessageTooLarge,
@@ -52,7 +54,7 @@ async def fork(source: Session, owner: int, title: str, up_to_seq: int | None) -
     now = source.record  # what was read may have come, and tainted it, since this began
     by = now.tainted_by or (record.id if owner != record.owner else "")  # what another wrote is from outside
     session.record = replace(copy, tainted=now.tainted or owner != record.owner, tainted_by=by)
-    await _store(session, [forked, *events])
+    await _store(session, [forked, *events], becomes_current=becomes_current)
     return session
 
 

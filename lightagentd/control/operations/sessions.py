@@ -211,14 +211,16 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
         self, caller: Caller, session: str, title: str = "", up_to_seq: int | None = None
     ) -> api.Session:
         """Begin a session with the conversation of another one, or with the part of it up to a message. It is
-        the current one then. What taints the other one taints it, too.
+        the current one then, unless a token made it. What taints the other one taints it, too.
         """
         title = check_title(title) if title else ""
         caller, agent, found = await self._access.admit_to(caller, Operation.PROMPT, session)
         await self._access.check_new_session(caller)
         async with self._copying_of[caller.uid], self._copying:
             found.check_there()
-            made = await uninterrupted(adopted(agent, copying.fork(found, caller.uid, title, up_to_seq)))
+            current = caller.grant is None
+            copied = copying.fork(found, caller.uid, title, up_to_seq, becomes_current=current)
+            made = await uninterrupted(adopted(agent, copied, becomes_current=current))
         return session_info(made)
 
     @method("Delete")

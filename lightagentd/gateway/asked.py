@@ -21,10 +21,9 @@ from lightagentd.gateway.callers import Caller, Callers, Who, who_is
 from lightagentd.gateway.conversations import Conversations
 from lightagentd.gateway.http import Connection, Connections
 from lightagentd.gateway.limits import Limits
-from lightagentd.gateway.live import Chats
+from lightagentd.gateway.live import Lives
 from lightagentd.gateway.mcp.sessions import Sessions
 from lightagentd.gateway.metrics import Metrics
-from lightagentd.gateway.openai.kept import Kept
 from lightagentd.gateway.refusals import ClientGone, TooSlow, WrongType, error_object
 from lightagentd.text.strict_json import BadJson, counting, decoded
 
@@ -43,8 +42,8 @@ class Shared:
     limits: Limits
     metrics: Metrics
     conversations: Conversations
-    responses: Kept
-    chats: Chats
+    responses: Lives
+    chats: Lives
     mcp: Sessions
     connections: Callable[[], Connections]
     deliveries: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_DELIVERIES))
@@ -115,9 +114,9 @@ class Asked:
             # Beside the loop: a body of megabytes takes longer than others should wait.
             found = await asyncio.to_thread(_decoded, body) if len(body) > 1 << 16 else _decoded(body)
         except BadJson as err:
-            raise MalformedMessage(f"The body is no JSON that is taken: {err}.") from None
+            raise MalformedMessage(f"The gateway cannot read the body as JSON: {err}.") from None
         if not isinstance(found, dict):
-            raise MalformedMessage("The body is no JSON object.")
+            raise MalformedMessage("The body must be a JSON object.")
         return found
 
     # The client

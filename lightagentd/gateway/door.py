@@ -19,13 +19,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import compile_path
 
 from lightagentd.config.gateway import allowed_hosts
-from lightagentd.errors import LightagentError, MalformedMessage, NotFound, PermissionDenied
+from lightagentd.errors import LightagentError, MalformedMessage, NotFound, PermissionDenied, Unavailable
 from lightagentd.gateway.asked import Asked, Endpoint, Shared
 from lightagentd.gateway.http import HEAD_BYTES
 from lightagentd.gateway.refusals import (
     ClientGone,
     NoToken,
     TooMany,
+    TooSlow,
     WrongMethod,
     WrongPlace,
     error_object,
@@ -150,13 +151,17 @@ class Door:
         for pattern, endpoint in self._table:
             if (match := pattern.match(path)) is not None:
                 return endpoint, match.groupdict()
-        raise NotFound("The gateway has no such path.")
+        how = "Those for OpenAI's clients are /v1/chat/completions, /v1/responses and /v1/models."
+        raise NotFound("The gateway has no such path.", suggestion=how)
 
 
 def refused(err: LightagentError, endpoint: Endpoint | None = None) -> JSONResponse:
     """An error as an answer."""
     shape = endpoint.refusal if endpoint is not None else error_object
     response = JSONResponse(shape(err), status_code=status_of(err))
+    if not isinstance(err, TooMany | TooSlow | Unavailable):
+        # OpenAI's libraries send what failed again, and a turn that failed may have changed something.
+        response.headers["X-Should-Retry"] = "false"
     if isinstance(err, TooMany):
         response.headers["Retry-After"] = str(max(1, round(err.retry_after_s + 0.5)))
     if isinstance(err, NoToken):

@@ -26,10 +26,9 @@ from lightagentd.gateway.conversations import Conversations
 from lightagentd.gateway.door import Door
 from lightagentd.gateway.http import Connections
 from lightagentd.gateway.limits import Limits
-from lightagentd.gateway.live import Chats
+from lightagentd.gateway.live import Lives
 from lightagentd.gateway.mcp.sessions import Sessions
 from lightagentd.gateway.metrics import Metrics
-from lightagentd.gateway.openai.kept import Kept
 from lightagentd.gateway.routes import ENDPOINTS
 from lightagentd.host.paths import default_paths
 from lightagentd.host.systemd import listening_socket, notify
@@ -39,6 +38,8 @@ from lightagentd.unattended.asking import run_until_told
 _log = logging.getLogger("lightagentd.gateway")
 _HANDSHAKE_S = 10.0
 _BACKLOG = 1024
+_CHATS, _RESPONSES = 1024, 256
+"""How many of them are kept."""
 
 
 class Service:
@@ -49,7 +50,7 @@ class Service:
         self._tls = _tls(gateway)
         self._addresses = addresses(gateway)
         self._callers = Callers(gateway, control)
-        self._chats = Chats()
+        self._chats, self._responses = Lives(_CHATS), Lives(_RESPONSES)
         limits = Limits(gateway)
         self._mcp = Sessions(self._callers, limits)
         shared = Shared(
@@ -58,7 +59,7 @@ class Service:
             limits=limits,
             metrics=Metrics(),
             conversations=Conversations(),
-            responses=Kept(),
+            responses=self._responses,
             chats=self._chats,
             mcp=self._mcp,
             connections=lambda: self._connections,
@@ -80,6 +81,7 @@ class Service:
                 server.close()
             await self._connections.close()
             await self._chats.close()
+            await self._responses.close()
             await self._mcp.close()
             await self._callers.close()
 

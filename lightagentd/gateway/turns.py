@@ -55,6 +55,8 @@ class Message:
     """By the id of the approval."""
     outputs: Mapping[str, str] = field(default_factory=dict)
     """Answers to questions by the ids of their calls."""
+    goes_on: bool = False
+    """Whether its turn goes on without its client, whatever is configured."""
 
 
 async def exchange(asked: Asked, caller: Caller, message: Message) -> AsyncGenerator[Event]:
@@ -73,7 +75,7 @@ async def exchange(asked: Asked, caller: Caller, message: Message) -> AsyncGener
         sources.append(followed(asked, caller, session, message, question=info["waits_for"]))
     if text and info["state"] != "waiting":
         where = {"session": session} if session else {"agent": message.agent, "new": True}
-        sources.append(turn(asked, caller, text=text, **where, **message.prompt))
+        sources.append(turn(asked, caller, goes_on=message.goes_on, text=text, **where, **message.prompt))
     for events in sources:
         async with contextlib.aclosing(events):
             async for event in events:
@@ -109,13 +111,13 @@ async def _missed(asked: Asked, caller: Caller, session: str) -> AsyncGenerator[
         yield event
 
 
-async def turn(asked: Asked, caller: Caller, **prompt: Any) -> AsyncGenerator[Event]:
+async def turn(asked: Asked, caller: Caller, *, goes_on: bool, **prompt: Any) -> AsyncGenerator[Event]:
     """The events of a turn, begun with the parameters of `Sessions.Prompt`. The last one is done, error, or
-    what the turn waits for. The first comes once the prompt is stored. Raises TooMany and what the daemon
-    refuses.
+    what the turn waits for. The first comes once the prompt is stored. Leaving early cancels the turn, unless
+    it `goes_on` or that is configured. Raises TooMany and what the daemon refuses.
     """
     session, ended = "", False
-    cancels = asked.shared.gateway.on_disconnect == "cancel"
+    cancels = not goes_on and asked.shared.gateway.on_disconnect == "cancel"
     async with contextlib.AsyncExitStack() as held:
         held.enter_context(asked.turn(caller))
         # Who is known by their connection alone cannot prove it once they have hung up.

@@ -67,7 +67,7 @@ async def test_a_conversation_goes_on_in_one_session(paths: Paths) -> None:
 
 
 async def test_responses(paths: Paths) -> None:
-    answers: list[Answer] = [say("one"), say("two"), say('{"n": ', "3}"), Fault(status=400)]
+    answers: list[Answer] = [say("one"), say("two"), say("Sure!"), say('{"n": ', "3}"), Fault(status=400)]
     async with gateway(paths, answers) as it:
         client = it.openai()
         first = await client.responses.create(model="test", input="count", instructions="Up.")
@@ -90,10 +90,69 @@ async def test_responses(paths: Paths) -> None:
         schema: Any = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
         text: Any = {"format": {"type": "json_schema", "name": "n", "schema": schema}}
         third = await client.responses.create(model="test", input="go", text=text)
-        assert third.output_text == '{"n": 3}'
+        assert third.output_text == '{"n": 3}'  # and nothing of the first try
         with pytest.raises(openai.APIStatusError) as failed:
             await client.responses.create(model="test", input="x", stream=True)
         assert failed.value.code == "model_rejected"
+
+
+async def test_a_response_in_the_background_is_polled_resumed_and_cancelled(paths: Paths) -> None:
+    go_on = asyncio.Event()
+    pieces = [*say("one ", "two ", "three").pieces]
+    hangs = Stream(pieces=[chunk({"content": "word "})], hang=True)
+    answers: list[Answer] = [Stream(pieces=pieces, gate=(2, go_on)), hangs, Fault(status=401)]
+    async with gateway(paths, answers) as it:
+        client = it.openai()
+        stream = await client.responses.create(model="test", input="count", background=True, stream=True)
+        seen: list[Any] = []
+        async for event in stream:
+            seen.append(event)
+            if event.type == "response.output_text.delta":
+                break
+        await stream.close()
+        made = seen[0].response
+        polled = await client.responses.retrieve(made.id)
+        assert (made.status, polled.status, polled.background) == ("queued", "in_progress", True)
+        after = seen[-1].sequence_number
+        resumed = await client.responses.retrieve(made.id, stream=True, starting_after=after)
+        go_on.set()
+        seen += [event async for event in resumed]
+        assert [event.sequence_number for event in seen] == [*range(len(seen))]
+        said = [event.delta for event in seen if event.type == "response.output_text.delta"]
+        assert "".join(said) == seen[-1].response.output_text == "one two three"
+        assert (await client.responses.cancel(made.id)).status == "completed"
+        other = it.openai(await it.token())
+        with pytest.raises(openai.NotFoundError):
+            await other.responses.cancel(made.id)
+        hung = await other.responses.create(model="test", input="hang", background=True)
+        assert (await other.responses.cancel(hung.id)).status == "cancelled"
+        await until(lambda: it.daemon.model.open_requests == 0)
+        failed = await other.responses.create(model="test", input="fail", background=True)
+        while failed.status in ("queued", "in_progress"):
+            await asyncio.sleep(0.02)
+            failed = await other.responses.retrieve(failed.id)
+        assert failed.error is not None
+        assert "scripted failure" in failed.error.message
+
+
+async def test_an_earlier_response_goes_on_in_a_fork(paths: Paths) -> None:
+    async with gateway(paths, [say("one"), say("two"), say("three"), say("four")]) as it:
+        client = it.openai(await it.token())
+        how: Any = {"model": "test", "instructions": "Be kind."}
+        first = await client.responses.create(input="1", **how)
+        second = await client.responses.create(input="2", previous_response_id=first.id, **how)
+        assert second.metadata == first.metadata
+        fork = await client.responses.create(input="3", previous_response_id=first.id, **how)
+        await client.responses.create(
+            input="4", previous_response_id=fork.id, model="test", instructions="Be brief."
+        )
+        sent = [one["content"] for one in it.daemon.model.requests[-1].body["messages"][1:]]
+        assert [text.partition("\n")[0] for text in sent] == ["1", "one", "3", "three", "4"]
+        # Instructions hold for one response, and are told when they are new.
+        assert ["Be kind." in text for text in sent] == [True, False, False, False, False]
+        assert "Be brief." in sent[-1]
+        (session,) = [one for one in (await it.call("Sessions.List"))["sessions"] if one["forked_from"]]
+        assert (session["current"], fork.metadata) == (False, {"session": session["id"]})
 
 
 REFUSED: list[tuple[dict[str, Any], int, str]] = [
@@ -110,6 +169,21 @@ REFUSED: list[tuple[dict[str, Any], int, str]] = [
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, 403, "refused"),
     ({"metadata": {"session": "ses_0000000000000000"}}, 404, "session_not_found"),
     ({"response_format": {"type": "grammar"}}, 400, "invalid_argument"),
+    ({"stream": "yes"}, 400, "invalid_argument"),
+    ({"modalities": ["text", "audio"]}, 400, "invalid_argument"),
+]
+REFUSED_RESPONSES: list[tuple[dict[str, Any], str]] = [
+    ({"input": []}, "input"),
+    ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input.[0].type"),
+    ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.[0].content"),
+    ({"text": "x"}, "text"),
+    ({"text": {"format": {"type": "x"}}}, "text.format"),
+    ({"include": ["message.output_text.logprobs"]}, "logprobs"),
+    ({"background": True, "store": False}, "store"),
+    ({"background": "yes"}, "background"),
+    ({"conversation": "conv_1"}, "conversation"),
+    ({"model": "nobody", "background": True}, "model"),
+    ({"previous_response_id": "resp_ses_0000000000000000_trace_00"}, "previous_response_id"),
 ]
 
 
@@ -119,10 +193,14 @@ async def test_what_is_refused_has_the_shape_of_openai(paths: Paths) -> None:
         for change, status, code in REFUSED:
             answer = await it.http.post("/v1/chat/completions", json={**base, **change})
             assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), change
+        for change, field in REFUSED_RESPONSES:
+            answer = await it.http.post("/v1/responses", json={"model": "test", "input": "hi", **change})
+            assert answer.json()["error"]["param"] == field, change
         client = it.openai()
         with pytest.raises(openai.APIStatusError) as failed:
             await client.chat.completions.create(model="test", messages=[user("hi")])
         assert failed.value.code == "model_key_refused"
+        assert failed.value.response.headers["x-should-retry"] == "false"
         ignored = {"temperature": 0.3, "seed": 7, "unheard_of": {"a": 1}, "tools": [], "tool_choice": "none"}
         answer = await it.http.post("/v1/chat/completions", json={**base, **ignored})
         assert answer.status_code == 200

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 
 from starlette.responses import Response
 
-from lightagentd.errors import InvalidArgument, LightagentError, PermissionDenied, from_dict
+from lightagentd.errors import InvalidArgument, LightagentError, LimitExceeded, PermissionDenied, from_dict
 from lightagentd.gateway.ai_sdk.asking import Asking, asking, chat_id, protocol
 from lightagentd.gateway.ai_sdk.parts import DONE, Parts, Protocol, data_stream, ui
 from lightagentd.gateway.asked import Asked, Endpoint
@@ -38,7 +38,8 @@ async def prompt(asked: Asked) -> Response:
     goes_on = asked.shared.gateway.on_disconnect == "continue"
     same = earlier is not None and not one.text
     live = Live(goes_on=goes_on, before=earlier.replay if earlier is not None and same else ())
-    asked.shared.chats.begin(key, one.chat, live, _answer(asked, one, live, earlier))
+    work = _answer(asked, one, live, earlier)
+    asked.shared.chats.begin(live, _newest(asked, key, one.chat, live, work))
     return await _response(asked, key, live, live.first, one.protocol)
 
 
@@ -55,7 +56,8 @@ async def resume(asked: Asked) -> Response:
             return Response(status_code=204)
         again = Live(goes_on=False, before=live.replay if live is not None else ())
         again.session = session
-        asked.shared.chats.begin(caller.key, chat, again, _rest(asked, again))
+        work = _newest(asked, caller.key, chat, again, _rest(asked, again))
+        asked.shared.chats.begin(again, work)
         return await _response(asked, caller.key, again, 0, kind)
 
 
@@ -99,6 +101,17 @@ async def _pieces(live: Live, at: int, kind: Protocol) -> AsyncGenerator[bytes]:
 
 
 # A response
+
+
+async def _newest(asked: Asked, key: str, chat: str, live: Live, work: Awaitable[None]) -> None:
+    """Fill the newest response of a chat; where there is none, the one before is that again."""
+    before = asked.shared.chats.get(key, chat)
+    asked.shared.chats.put(key, chat, live)
+    try:
+        await work
+    except LightagentError:
+        asked.shared.chats.put(key, chat, before)
+        raise
 
 
 async def _answer(asked: Asked, one: Asking, live: Live, earlier: Live | None) -> None:
@@ -147,6 +160,9 @@ async def _filled(
                     begin()
                 for chunk in parts.of(event):
                     live.add(chunk)
+                if live.full:
+                    how = "Look at the session."
+                    raise LimitExceeded("The turn said more than the gateway keeps.", suggestion=how)
                 live.waits = event["type"] in WAITS
                 if event["type"] == "error":
                     raise from_dict(event)

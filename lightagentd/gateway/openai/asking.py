@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lightagentd.errors import InvalidArgument, Refused, SessionNotFound, from_dict
+from lightagentd.errors import InvalidArgument, LightagentError, Refused, SessionNotFound, from_dict
 from lightagentd.gateway.asked import Asked
 from lightagentd.gateway.callers import Caller
 from lightagentd.gateway.conversations import imported
@@ -36,6 +36,10 @@ class Wanted:
     correlation_id: str
     schema: Any = None
     tools: client_tools.Tools | None = None
+    background: bool = False
+    """Whether it goes on without its client."""
+    instructs: bool = False
+    """Whether the system messages are told in a session that goes on, too."""
 
 
 @dataclass(kw_only=True)
@@ -63,8 +67,12 @@ async def running(asked: Asked, wanted: Wanted) -> AsyncIterator[tuple[Caller, T
     """A turn and its parts; leaving early ends it as configured. Raises what the daemon refuses."""
     async with asked.caller() as caller:
         found = Turn()
-        async with contextlib.aclosing(_parts(asked, caller, wanted, found)) as parts:
-            yield caller, found, parts
+        try:
+            async with contextlib.aclosing(_parts(asked, caller, wanted, found)) as parts:
+                yield caller, found, parts
+        except LightagentError as err:
+            err.field = _NAMES.get(err.field, err.field)
+            raise
 
 
 async def begun(asked: Asked, wanted: Wanted, stack: contextlib.AsyncExitStack) -> tuple[Caller, Turn, Parts]:
@@ -104,7 +112,7 @@ async def _parts(asked: Asked, caller: Caller, wanted: Wanted, found: Turn) -> P
     said, memory, tools = wanted.said, asked.shared.conversations, wanted.tools
     goes_on = wanted.session or memory.take(caller, said.mark(wanted.agent))
     session = goes_on or (await imported(caller, wanted.agent, said.before) if said.before else "")
-    text = said.text(begins=not goes_on)
+    text = said.text(begins=wanted.instructs or not goes_on)
     message = Message(
         session=session,
         agent=wanted.agent,
@@ -115,12 +123,13 @@ async def _parts(asked: Asked, caller: Caller, wanted: Wanted, found: Turn) -> P
             "outside": said.outside or None,
             "schema": wanted.schema if tools is None else tools.schema,
         },
+        goes_on=wanted.background,
     )
-    begins, early = True, list[Part]()
+    begins, early, whole = True, list[Part](), message.prompt["schema"] is not None
     async with contextlib.aclosing(exchange(asked, caller, message)) as events:
         async for event in events:
             found.session, found.trace_id = event["session"], event["trace_id"] or found.trace_id
-            if (part := _part(event, found, tools)) is not None:
+            if (part := _part(event, found, tools, whole=whole)) is not None:
                 early.append(part)
             if begins and (found.trace_id or event["type"] == "session"):
                 begins = False
@@ -136,12 +145,14 @@ def _text(found: Turn, text: str) -> Part:
     return "text", text
 
 
-def _part(event: Event, found: Turn, tools: client_tools.Tools | None) -> Part | None:
-    """What a client is told of an event. Raises the error of a turn that ended with one."""
+def _part(event: Event, found: Turn, tools: client_tools.Tools | None, *, whole: bool) -> Part | None:
+    """What a client is told of an event, of a `whole` text only its end: it is JSON, and the agent may try
+    more than once. Raises the error of a turn that ended with one.
+    """
     match event["type"]:
         case "missed":
             return _text(found, f"{event['text']}\n\n")
-        case "text_delta" if tools is None:
+        case "text_delta" if not whole:
             return _text(found, event["text"])
         case "reasoning_delta":
             return "reasoning", event["text"]
@@ -176,7 +187,12 @@ def _ended(event: Event, found: Turn, tools: client_tools.Tools | None) -> Part 
 # Parameters
 
 
-def wanted(asked: Asked, body: Mapping[str, Any], said: Said, *, schema: Any, session: str = "") -> Wanted:
+_NAMES = {"agent": "model", "session": "metadata.session", "schema": "response_format"}
+"""How OpenAI's clients call what the daemon calls so."""
+_BOOLEANS = ("stream", "background", "store", "logprobs")
+
+
+def wanted(asked: Asked, body: Mapping[str, Any], said: Said, *, schema: Any) -> Wanted:
     """What a request asks for. Raises InvalidArgument, Refused, SessionNotFound."""
     agent = body.get("model")
     if not isinstance(agent, str) or not agent:
@@ -184,13 +200,19 @@ def wanted(asked: Asked, body: Mapping[str, Any], said: Said, *, schema: Any, se
     metadata = body.get("metadata") or {}
     if not isinstance(metadata, dict) or not all(isinstance(one, str) for one in metadata.values()):
         raise InvalidArgument("metadata must be an object of texts.", field="metadata")
+    for name in _BOOLEANS:
+        if not isinstance(body.get(name), bool | None):
+            raise InvalidArgument(f"{name} must be true or false.", field=name)
     user = body.get("user") or body.get("safety_identifier") or ""
-    for name in ("logprobs", "top_logprobs", "background", "audio"):
-        if body.get(name):
-            raise InvalidArgument(f"Agents have no {name}.", field=name)
+    lists = (body.get(name) for name in ("modalities", "include"))
+    listed = [str(one) for found in lists if isinstance(found, list) for one in found]
+    for name in ("logprobs", "top_logprobs", "audio"):
+        if body.get(name) or any(one.endswith(name) for one in listed):
+            raise InvalidArgument(f"Agents have no {name}.", suggestion=f"Leave {name} out.", field=name)
     if body.get("n") not in (None, 1):
-        raise InvalidArgument("n must be 1: an agent gives one answer.", field="n")
-    named = metadata.get("session") or session
+        why = "n must be 1: an agent gives one answer."
+        raise InvalidArgument(why, suggestion="Ask again for another.", field="n")
+    named = metadata.get("session") or ""
     if named and not named.isprintable():
         raise SessionNotFound("There is no such session.", field="metadata")
     return Wanted(

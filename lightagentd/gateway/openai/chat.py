@@ -118,8 +118,8 @@ def _tool_calls(turn: Turn) -> list[dict[str, Any]]:
     ]
 
 
-def schema_of(wanted_format: Any) -> Any:
-    """The JSON Schema of `response_format`. Raises InvalidArgument."""
+def schema_of(wanted_format: Any, name: str = "response_format") -> Any:
+    """The JSON Schema of a format, which a client calls `name`. Raises InvalidArgument."""
     kind = wanted_format.get("type") if isinstance(wanted_format, dict) else None
     if wanted_format is None or kind == "text":
         return None
@@ -129,8 +129,7 @@ def schema_of(wanted_format: Any) -> Any:
     schema = found.get("schema") if isinstance(found, dict) else None
     if not isinstance(schema, dict):
         raise InvalidArgument(
-            "response_format must be of the type text, json_object, or json_schema with a schema.",
-            field="response_format",
+            f"{name} must be of the type text, json_object, or json_schema with a schema.", field=name
         )
     return schema
 

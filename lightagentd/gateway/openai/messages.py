@@ -49,16 +49,16 @@ class Said:
         return hashlib.sha256(json.dumps([agent, self.system, said]).encode()).hexdigest()
 
 
-def of_messages(messages: Any) -> Said:
-    """The conversation in `messages`. Raises InvalidArgument."""
+def of_messages(messages: Any, name: str = "messages", instructions: str | None = None) -> Said:
+    """The conversation in `messages`, which a client calls `name`. Raises InvalidArgument."""
     if not isinstance(messages, list) or not messages or len(messages) > MAX_MESSAGES:
-        raise InvalidArgument(f"messages must be a list of 1 to {MAX_MESSAGES} messages.", field="messages")
-    system: list[str] = []
+        raise InvalidArgument(f"{name} must be a list of 1 to {MAX_MESSAGES} messages.", field=name)
+    system = [instructions] if instructions else []
     listed: list[tuple[str, str]] = []
     for position, one in enumerate(messages):
-        where = f"messages.[{position}]"
+        where = f"{name}.[{position}]"
         if not isinstance(one, dict):
-            raise InvalidArgument(f"{where} is no object.", field=where)
+            raise InvalidArgument(f"{where} must be an object with role and content.", field=where)
         role, text = one.get("role"), _text(one.get("content"), where)
         if role in _SYSTEM:
             system.append(text)
@@ -71,9 +71,9 @@ def of_messages(messages: Any) -> Said:
             listed.append((role, text))
         else:
             raise InvalidArgument(
-                f"{where}.role must be system, user, assistant or tool.", field=f"{where}.role"
+                f"{where}.role must be system, developer, user, assistant or tool.", field=f"{where}.role"
             )
-    return _said(system, listed)
+    return _said(system, listed, name)
 
 
 def of_input(given: Any, instructions: Any) -> Said:
@@ -84,9 +84,9 @@ def of_input(given: Any, instructions: Any) -> Said:
         raise InvalidArgument("input must be a text or a list of items.", field="input")
     if not isinstance(instructions, str | None):
         raise InvalidArgument("instructions must be a text.", field="instructions")
-    messages: list[Any] = [{"role": "system", "content": instructions}] if instructions else []
+    messages: list[Any] = []
     for position, one in enumerate(given):
-        kind = one.get("type", "message") if isinstance(one, dict) else None
+        kind = (one.get("type") or "message") if isinstance(one, dict) else "message"
         if kind == "message":
             messages.append(one)
         elif kind == "function_call":
@@ -95,12 +95,19 @@ def of_input(given: Any, instructions: Any) -> Said:
         elif kind == "function_call_output":
             output = {"content": one.get("output"), "tool_call_id": one.get("call_id")}
             messages.append({"role": "tool", **output})
-        elif kind != "reasoning":
-            raise InvalidArgument(f"input.[{position}] is of a type that is not taken.", field="input")
-    return of_messages(messages)
+        elif kind == "reasoning":
+            messages.append({"role": "system"})  # nothing, in its place
+        else:
+            raise InvalidArgument(
+                f"input.[{position}] is of the type {str(kind)[:40]!r}, which agents do not take.",
+                suggestion="Send messages, function_call and function_call_output; earlier responses go by "
+                "previous_response_id.",
+                field=f"input.[{position}].type",
+            )
+    return of_messages(messages, "input", instructions)
 
 
-def _said(system: Sequence[str], listed: Sequence[tuple[str, str]]) -> Said:
+def _said(system: Sequence[str], listed: Sequence[tuple[str, str]], name: str) -> Said:
     """Raises InvalidArgument."""
     end = len(listed)
     while end and listed[end - 1][0] != "assistant":
@@ -108,7 +115,7 @@ def _said(system: Sequence[str], listed: Sequence[tuple[str, str]]) -> Said:
     since = listed[end:]
     prompt = "\n\n".join(text for _, text in since if text)
     if not prompt.strip():
-        raise InvalidArgument("The last message must be the user's, with a text.", field="messages")
+        raise InvalidArgument("The last message must be the user's, with a text.", field=name)
     before: list[dict[str, str]] = []
     for role, text in listed[:end]:
         role = "user" if role == "tool" else role
@@ -139,6 +146,7 @@ def _text(content: Any, where: str) -> str:
         if kind not in (*_TEXTS, "refusal") or not isinstance(text, str):
             raise InvalidArgument(
                 f"{where}.content has a part of the type {str(kind)[:40]!r}; agents take text alone.",
+                suggestion="Put files on the agent's machine, and name their paths.",
                 field=f"{where}.content",
             )
         found.append(text)

@@ -129,7 +129,7 @@ async def test_a_response_in_the_background_is_polled_resumed_and_cancelled(path
         await until(lambda: it.daemon.model.open_requests == 0)
         failed = await other.responses.create(model="test", input="fail", background=True)
         while failed.status in ("queued", "in_progress"):
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.3)  # a token has 240 requests a minute
             failed = await other.responses.retrieve(failed.id)
         assert failed.error is not None
         assert "scripted failure" in failed.error.message

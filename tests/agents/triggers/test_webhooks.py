@@ -77,7 +77,11 @@ async def test_what_is_signed_is_asked_about_and_what_is_not_is_refused(paths: P
     sign = SIGNED[signed]
     async with running(paths, {"ops": [say("seen")]}) as (daemon, model):
         number = await send(daemon, sign(SECRET, BODY))
-        await send(daemon, sign(OLD, BODY) if signed != "standard" else standard(OLD, BODY, "msg_2"))
+        again = {
+            "standard": lambda: standard(OLD, BODY, "msg_2"),
+            "stripe": lambda: stripe(OLD, BODY, int(time.time()) + 1),
+        }
+        await send(daemon, again.get(signed, lambda: sign(OLD, BODY))())
         wrong = [
             {},
             sign("another secret, as long", BODY),
@@ -116,6 +120,17 @@ async def test_the_same_request_is_taken_once_also_after_a_restart(paths: Paths)
     async with Daemon(paths) as daemon:
         with pytest.raises(Conflict):
             await send(daemon, headers)
+
+
+async def test_a_request_is_the_same_with_one_of_its_signatures_alone(paths: Paths) -> None:
+    hook(paths, "stripe")
+    async with running(paths, {"ops": [say("seen")]}) as (daemon, _):
+        at = int(time.time())
+        one, other = (stripe(secret, BODY, at)["stripe-signature"] for secret in (SECRET, OLD))
+        await send(daemon, {"stripe-signature": f"{one},{other}"})
+        for headers in (one, other, f"{other},{one}"):
+            with pytest.raises(Conflict):
+                await send(daemon, {"stripe-signature": headers})
 
 
 async def test_a_stored_request_is_replayed_by_a_person(paths: Paths) -> None:

@@ -36,11 +36,14 @@ def _github(secrets: Sequence[str], headers: Headers, body: bytes) -> str:
 
 
 def _stripe(secrets: Sequence[str], headers: Headers, body: bytes) -> str:
+    """The digest of what is signed, for a request has a signature for each secret while these are changed."""
     parts = [part.strip().partition("=") for part in headers.get("stripe-signature", "").split(",")]
     at = next((value for name, _, value in parts if name == "t"), "")
     _check_time(at)
     given = [value for name, _, value in parts if name == "v1"]
-    return _one_of(given, _hex(secrets, at.encode() + b"." + body))
+    signed = at.encode() + b"." + body
+    _one_of(given, _hex(secrets, signed))
+    return hashlib.sha256(signed).hexdigest()
 
 
 def _standard(secrets: Sequence[str], headers: Headers, body: bytes) -> str:

@@ -198,11 +198,7 @@ class Evals:
         try:
             return self._history.queries.state_of(STATE, key)
         except NotFound:
-            raise NotFound(
-                f"There is no run {run[:60]!r} of an assessment.",
-                field="run",
-                suggestion="See: lactl eval list",
-            ) from None
+            raise no_run(run) from None
 
     def _too_many(self, owner: int) -> list[Change]:
         """What removes the oldest runs of an owner, so that there is room for one more."""
@@ -246,3 +242,10 @@ def stored_rating(key: str, value: dict[str, Any]) -> None:
 
 def _now_us() -> int:
     return time.time_ns() // 1000
+
+
+def no_run(run: str) -> NotFound:
+    """The error for a run that there is not, or that is not for who asks."""
+    return NotFound(
+        f"There is no run {run[:60]!r} of an assessment.", field="run", suggestion="See: lactl eval list"
+    )

@@ -45,6 +45,12 @@ async def test_a_run_is_its_owners(paths: Paths) -> None:
         for foreign in (of.get(OTHER, run.id), of.trials(OTHER, run.id), of.add(OTHER, run.id, trial())):
             with pytest.raises(NotFound, match="no run"):
                 await foreign
+        said = []
+        for caller, number in ((OTHER, run.id), (OWNER, "eval_none")):
+            with pytest.raises(NotFound) as caught:
+                await of.get(caller, number)
+            said.append(str(caught.value.to_dict()).replace(number, "RUN"))
+        assert said[0] == said[1], "nobody learns that there is a run of somebody else's"
         for refused in (of.get(STRANGER, run.id), of.listed(STRANGER), begin(test, STRANGER)):
             with pytest.raises(PermissionDenied):
                 await refused

@@ -177,7 +177,7 @@ class Evals(Operations, interface="org.lightagent1.Evals"):
         def find(caller: Caller) -> tuple[str, evals.EvalRecord]:
             record = self._evals.record(run)
             if not sees(caller, record.owner):
-                raise NotFound(f"There is no run {run[:60]!r} of an assessment.", field="run")
+                raise evals.no_run(run)
             return record.agent, record
 
         return (await self._access.admit_to_own(caller, Operation.INSPECT, find))[1]

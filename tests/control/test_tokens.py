@@ -137,6 +137,8 @@ async def having(test: Scripted, token: str) -> dict[str, Any]:
         )
         assert code(await raw.call("Memory.SetProfile", text=f"Likes the {MARK}.")) == "ok"
         assert code(kept) == "ok", kept
+        draft = await raw.call("Tools.Draft", agent="test", name="marmots", source=f"# {MARK}")
+        assert code(draft) == "ok", draft
         await raw.send(message("Sessions.Prompt", more=True, session=session, text=f"ask {MARK}"))
         while (event := (await raw.reply())["parameters"]["event"])["type"] != "approval_requested":
             continue
@@ -263,7 +265,8 @@ async def test_a_token_is_as_its_owner_says_and_each_event_names_it(paths: Paths
         assert code(await authenticate(raw, token)) == "conflict", "once and for all"
         turn = (await raw.call("Manager.Ask", agent="test", text="hello"))["parameters"]["answer"]
         assert code(await raw.call("Manager.Ask", agent="ops", text="hello")) == "permission_denied"
-        await raw.send(message("Sessions.Prompt", more=True, session=turn["session"], text="ask"))
+        told = {"session": turn["session"], "text": "ask", "correlation_id": "token:another"}
+        await raw.send(message("Sessions.Prompt", more=True, **told))
         while (event := (await raw.reply())["parameters"]["event"])["type"] != "approval_requested":
             continue
         async with speaking(daemon) as second:
@@ -273,7 +276,7 @@ async def test_a_token_is_as_its_owner_says_and_each_event_names_it(paths: Paths
         while (event := (await raw.reply())["parameters"]["event"])["type"] != "done":
             continue
     events = daemon.history.queries.newest(Filter(session=turn["session"]), 100)
-    assert [(event.topic, event.type) for event in events if event.correlation_id != "token:chat"] == []
+    assert {event.correlation_id for event in events} == {"token:chat", "token:chat token:another"}
     [approved] = [event.data or {} for event in events if event.type == "granted"]
     assert approved["unit"] == "token:chat", "where it was granted from"
 

@@ -51,7 +51,8 @@ async def test_a_conversation_goes_on_in_one_session(paths: Paths) -> None:
         assert "Be kind." in str(it.daemon.model.requests[0].body["messages"][-1])
         assert "Be kind." not in str(it.daemon.model.requests[0].body["messages"][0])
         (prompt, *_) = it.daemon.stored(topic="agent.prompt")
-        assert prompt.correlation_id == '{"user": "anna", "ticket": "7"}'
+        name, _, told = prompt.correlation_id.partition(" ")
+        assert (name[:6], told) == ("token:", '{"user": "anna", "ticket": "7"}')
         # An edited history is another conversation, and what it says of before counts as from outside.
         messages[-2] = {"role": "assistant", "content": "Go away"}
         await client.chat.completions.create(model="test", messages=messages)

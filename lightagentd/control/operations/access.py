@@ -271,6 +271,16 @@ def sees(caller: Caller, owner: int) -> bool:
     return caller.viewer in (None, owner)
 
 
+def correlation(caller: Caller, given: str) -> str:
+    """What the events of a turn have as their correlation: what the caller gives, and before it the name of
+    their token, which they can neither leave out nor change. Raises InvalidArgument.
+    """
+    if len(given) > 256:
+        raise InvalidArgument("The correlation id is longer than 256 characters.", field="correlation_id")
+    origin = caller.grant.origin if caller.grant is not None else ""
+    return f"{origin} {given}".strip() if origin else given
+
+
 def check_limit(limit: int) -> None:
     """Raises InvalidArgument."""
     if not 1 <= limit <= MAX_LIMIT:

@@ -22,7 +22,7 @@ from lightagentd.agents.turn import Asked
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.api import turn_events
 from lightagentd.control.authz import Caller
-from lightagentd.control.operations.access import Access, is_last_event
+from lightagentd.control.operations.access import Access, correlation, is_last_event
 from lightagentd.control.operations.declared import Operations, method, stream
 from lightagentd.control.operations.sessions import Sessions, session_info, tell_of_former
 from lightagentd.errors import (
@@ -41,13 +41,6 @@ if TYPE_CHECKING:
     from lightagentd.daemon.runtime import Runtime
 
 MAX_TIMEOUT_S = 86_400.0
-
-
-def _checked_id(correlation_id: str) -> str:
-    """Raises InvalidArgument for a correlation id that is too long."""
-    if len(correlation_id) > 256:
-        raise InvalidArgument("The correlation id is longer than 256 characters.", field="correlation_id")
-    return correlation_id
 
 
 class Conversations(Operations, interface="org.lightagent1.Sessions"):
@@ -105,7 +98,7 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
         choice = await chosen(**given, schema=schema, stubs=stubs, deliberate=deliberate)
         asked = Asked(
             prompt=self._composed(text, attachments or [], outside=outside),
-            correlation_id=_checked_id(correlation_id),
+            correlation_id=correlation(caller, correlation_id),
             unattended=unattended,
             outside=outside or bool(attachments),
             choice=choice,
@@ -125,6 +118,15 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
         await self._access.check_open(caller)
         self._panic.check()
         return caller
+
+    async def _admit_to_member(self, caller: Caller, agent: str, session: str, member: str) -> None:
+        """Raises PermissionDenied for who may not prompt a member of the agent's team."""
+        if not member:
+            return
+        running = self._access.session(caller, session)[0] if session else self._registry.get(agent)
+        members = self._registry.shared.content.members_of(running.running_parts().definition)
+        if member in members:  # of another one there is an error later
+            await self._access.admit(caller, Operation.PROMPT, agent=members[member])
 
     @method("SendEvent", returns="handled")
     async def send_event(
@@ -157,6 +159,7 @@ class Conversations(Operations, interface="org.lightagent1.Sessions"):
         nobody is asked for approvals. content counts as text from outside, unless outside is false.
         """
         caller = await self._admitted(caller, agent, session)
+        await self._admit_to_member(caller, agent, session, sub_agent_name)
         check_prompt(content, self._now.config.limits.max_prompt_bytes)
         how = Aside(
             system_append=system_append,

@@ -129,14 +129,14 @@ class Tools(Operations, interface="org.lightagent1.Tools"):
     @method("Drafts", returns="drafts")
     async def drafts(self, caller: Caller) -> list[api.ToolDraft]:
         """The drafts that the caller may see, without being tried: with no actions."""
-        caller = await self._access.admit(caller, Operation.INSPECT, viewing=True)
+        caller = await self._access.viewing(await self._access.admit(caller, Operation.INSPECT))
         found = await asyncio.to_thread(self._drafts.all)
         return [_draft(untried(one)) for one in found if caller.viewer in (None, one.by)]
 
     @method("GetDraft", returns="draft")
     async def get_draft(self, caller: Caller, name: str) -> api.ToolDraft:
         """One draft with its source, tried again."""
-        caller = await self._access.admit(caller, Operation.INSPECT, viewing=True)
+        caller = await self._access.viewing(await self._access.admit(caller, Operation.INSPECT))
         self._panic.check()
         found = await asyncio.to_thread(self._drafts.get, name, caller.viewer)
         return _draft(await self._drafts.tried(found))

@@ -20,7 +20,7 @@ from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.config.triggers import KINDS, PROMPT, TriggerFile
 from lightagentd.config.unattended import Unattended
 from lightagentd.control.authz import Caller
-from lightagentd.control.operations.access import Access, is_last_event
+from lightagentd.control.operations.access import Access, correlation, is_last_event
 from lightagentd.control.operations.declared import Operations, method, stream
 from lightagentd.errors import InvalidArgument, LightagentError, NotFound
 from lightagentd.policy.operation import Operation
@@ -101,8 +101,7 @@ class Triggers(Operations, interface="org.lightagent1.Triggers"):
             caller = await self._admit(caller, name)
         await self._access.check_open(caller)
         self._panic.check()
-        if len(correlation_id) > 256:
-            raise InvalidArgument("The correlation id is longer than 256 characters.", field="correlation_id")
+        correlation_id = correlation(caller, correlation_id)
         happened = _object(data) if data is not None else self._sample(name)
         owner = caller.uid if by_anybody else None
         # An owner who says what happened could have the agent do whatever the file lets it do.

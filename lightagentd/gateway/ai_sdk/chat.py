@@ -218,7 +218,10 @@ async def _looked_up(caller: Caller, chat: str) -> str:
         events = (await caller.client.call("History.Query", **wanted))["events"]
     except PermissionDenied:  # a token that may only prompt
         return ""
-    return next((one["session"] for one in reversed(events) if one["correlation_id"] == chat), "")
+    # The name of the token comes first.
+    return next(
+        (one["session"] for one in reversed(events) if one["correlation_id"].partition(" ")[2] == chat), ""
+    )
 
 
 def _only_agent(caller: Caller) -> str | None:

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from lightagentd.agents.team import asides
+from lightagentd.control.grants import Grant
 from lightagentd.control.operations.service import Service
 from lightagentd.daemon.daemon import Daemon
-from lightagentd.errors import ChoiceTooWide, InvalidArgument, LightagentError, NotFound, QueueFull
+from lightagentd.errors import (
+    ChoiceTooWide,
+    InvalidArgument,
+    LightagentError,
+    NotFound,
+    PermissionDenied,
+    QueueFull,
+)
 from lightagentd.host.paths import Paths
 from tests.agents.asking import FRONT, add, lines, prepare
 from tests.agents.scripted import ME, check_conversation, until, watch
@@ -244,6 +253,16 @@ async def test_what_the_turn_of_an_event_knows_of_before(paths: Paths) -> None:
             await ended(test, handled.session)
             body = [one["content"] for one in test.model.requests[-1].body["messages"][1:-1]]
             assert [one for one in body if one != "noted"] == known
+
+
+async def test_who_may_not_prompt_a_member_does_not_choose_it_for_an_event(paths: Paths) -> None:
+    narrow = replace(ME, grant=Grant(name="narrow", agents=frozenset({"test"})))
+    async with team(paths, {"test": [say("x")], "dba": [say("x")]}) as test:
+        send_event = test.daemon.service.conversations.send_event
+        with pytest.raises(PermissionDenied, match="does not cover the agent dba"):
+            await send_event(narrow, agent="test", content="x", sub_agent_name="dba")
+        handled = await send_event(narrow, agent="test", content="x")
+        await ended(test, handled.session)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.errors import LightagentError, PermissionDenied
 from lightagentd.gateway.asked import Asked
 from lightagentd.gateway.callers import Caller
@@ -124,16 +125,23 @@ async def turn(asked: Asked, caller: Caller, *, goes_on: bool, **prompt: Any) ->
         spare = await held.enter_async_context(asked.caller()) if cancels and caller.is_local else None
         try:
             async with contextlib.aclosing(caller.client.stream("Sessions.Prompt", **prompt)) as found:
-                async for reply in found:
-                    event = reply["event"]
-                    session = event["session"]
-                    ended = event["type"] in LAST
+                # Only the first event of a prompt that is under way says which session is to be cancelled.
+                first = asyncio.ensure_future(anext(found))
+                try:
+                    event = (await uninterrupted(first))["event"]
+                except asyncio.CancelledError:
+                    if not first.cancelled() and first.exception() is None:
+                        session = first.result()["event"]["session"]
+                    raise
+                while True:
+                    session, ended = event["session"], event["type"] in LAST
                     if event["type"] == "usage":
                         asked.shared.limits.tokens(caller.key, int(event["total_tokens"]))
                     _seen(asked, event)
                     yield event
                     if ended:
                         return
+                    event = (await anext(found))["event"]
         finally:
             if session and not ended and cancels:
                 await _cancelled(asked, session, spare)

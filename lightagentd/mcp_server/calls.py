@@ -12,7 +12,7 @@ from typing import Any
 
 from lightagentd.errors import InvalidArgument, LightagentError
 from lightagentd.mcp_server import asking
-from lightagentd.mcp_server.held import Held
+from lightagentd.mcp_server.held import PROMPT, Held
 from lightagentd.mcp_server.request import Connect, Request
 from lightagentd.mcp_server.telling import Telling
 from lightagentd.text.jsonrpc import INVALID_PARAMS, Lost, Peer, RpcError
@@ -79,7 +79,7 @@ class Calls:
     async def _call_of(self, name: str, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """The daemon's method for a call, and its parameters. Raises RpcError, InvalidArgument."""
         if name == ASK:
-            return "Sessions.Prompt", _prompt(arguments, self._agent)
+            return PROMPT, _prompt(arguments, self._agent)
         if name not in self._actions:
             await self._tools()
         if name not in self._actions:

@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import AsyncGenerator
 from typing import Any
 
+from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.errors import LightagentError
 from lightagentd.mcp_server.asking import question_id
 from lightagentd.mcp_server.request import Connect
 from lightagentd.mcp_server.telling import Telling
 from lightagentd.text.jsonrpc import Lost
 
+PROMPT = "Sessions.Prompt"
 _STALE_S = 600.0
 """After so long nobody who asks the same means this call."""
 
@@ -78,12 +81,20 @@ class Held:
                 self._connect() as client,
                 contextlib.aclosing(client.stream(self._method, **self._parameters)) as replies,
             ):
+                if self._method == PROMPT:
+                    await self._take(await uninterrupted(self._begun(replies)))
                 async for reply in replies:
                     await self._take(reply["event"])
         except LightagentError as err:
             self._ended(err.to_dict())
         if self.end is None:
             self._ended({"code": "internal", "message": "The daemon sent no end of the call."})
+
+    async def _begun(self, replies: AsyncGenerator[dict[str, Any]]) -> dict[str, Any]:
+        """The first event of a turn: only it says which session is to be cancelled."""
+        event: dict[str, Any] = (await anext(replies))["event"]
+        self.session = event["session"]
+        return event
 
     async def _take(self, event: dict[str, Any]) -> None:
         self.session = self.session or event.get("session") or ""

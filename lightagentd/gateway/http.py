@@ -33,6 +33,8 @@ HEAD_BYTES = 32 << 10
 _numbers = itertools.count()
 _WRITE_HIGH_BYTES = 256 << 10
 """So much of an answer may wait for its reader."""
+_AHEAD_BYTES = 64 << 10
+"""So much may a client send behind a request that is answered; with more the connection ends after it."""
 
 
 class Connections:
@@ -143,9 +145,10 @@ class Connection(H11Protocol):
         self._unset_keepalive_if_required()
 
     def data_received(self, data: bytes) -> None:
-        if self._lingering:
+        if self._lingering or self.last:
             return
         super().data_received(data)
+        self._read_on()
         self._look()
 
     # What uvicorn calls
@@ -174,6 +177,14 @@ class Connection(H11Protocol):
         else:
             self._all.waits(self, idle=False)
             self._disarm()
+
+    def _read_on(self) -> None:
+        """uvicorn reads nothing while a request waits behind the one that is answered; but who does not read
+        does not learn that the client hangs up.
+        """
+        if self.conn.their_state is h11.DONE and self.flow.read_paused:
+            self.last = len(self.conn.trailing_data[0]) > _AHEAD_BYTES
+            self.flow.resume_reading()
 
     def _arm(self) -> None:
         self._timer = self.loop.call_later(self._all.gateway.header_timeout_s, self._head_too_late)

@@ -84,7 +84,7 @@ class Asked:
                     piece = message.get("body", b"")
                     if len(found) + len(piece) > most:
                         raise _too_large(most)
-                    self.shared.limits.hold(len(piece))
+                    self.shared.limits.hold(len(piece), proved=self._counted)
                     self._held_bytes += len(piece)
                     found += piece
                     if not message.get("more_body", False):
@@ -94,7 +94,7 @@ class Asked:
 
     def release(self) -> None:
         """The request is answered: what it has sent is held no more."""
-        self.shared.limits.release(self._held_bytes)
+        self.shared.limits.release(self._held_bytes, proved=self._counted)
         self._held_bytes = 0
 
     async def json(self) -> dict[str, Any]:

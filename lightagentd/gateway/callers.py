@@ -183,7 +183,7 @@ def who_is(token: str, connection: Connection) -> Who:
         return Who(token=token, connection=connection, key=key_of(token), kept_as=key_of(token))
     if not connection.is_local:
         raise NoToken("The request has no token.", suggestion="Send the header Authorization: Bearer TOKEN.")
-    user = f"user {_uid_of(connection)}"
+    user = address_of(connection)
     return Who(token="", connection=connection, key=user, kept_as=f"connection {connection.number}")
 
 
@@ -195,7 +195,7 @@ def _uid_of(connection: Connection) -> int:
 
 def address_of(connection: Connection) -> str:
     """Where a client is, for counts: an IP address, or the user on the Unix socket."""
-    return connection.client[0] if connection.client else "unix"
+    return connection.client[0] if connection.client else f"user {_uid_of(connection)}"
 
 
 async def replies(caller: Caller, method: str, **parameters: Any) -> AsyncGenerator[dict[str, Any]]:

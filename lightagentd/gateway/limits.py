@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,8 @@ from lightagentd.gateway.refusals import TooMany
 MAX_KEYS = 10_000
 HELD_BYTES = 64 << 20
 """So large may all requests together be that are not answered yet: as objects they take some times that."""
+UNPROVED_BYTES = 16 << 20
+"""The same, of clients that have not proved who they are: they take no room of those that have."""
 _MINUTE_S, _DAY_S = 60, 86_400
 
 
@@ -71,7 +73,8 @@ class Limits:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._used: OrderedDict[str, _Used] = OrderedDict()
-        self._held_bytes = 0
+        self._held_bytes = Counter[bool]()
+        """By whether their clients have proved who they are."""
         self.streams = 0
         """Turns that run now."""
 
@@ -92,15 +95,15 @@ class Limits:
         """Count tokens of models."""
         self._of(key).tokens += count
 
-    def hold(self, size_bytes: int) -> None:
+    def hold(self, size_bytes: int, *, proved: bool) -> None:
         """Count bytes of requests that are not answered yet. Raises TooMany, which counts none."""
-        if self._held_bytes + size_bytes > HELD_BYTES:
+        if self._held_bytes[proved] + size_bytes > (HELD_BYTES if proved else UNPROVED_BYTES):
             raise TooMany("The gateway holds as many requests as it may.", retry_after_s=1)
-        self._held_bytes += size_bytes
+        self._held_bytes[proved] += size_bytes
 
-    def release(self, size_bytes: int) -> None:
+    def release(self, size_bytes: int, *, proved: bool) -> None:
         """Count them no more."""
-        self._held_bytes -= size_bytes
+        self._held_bytes[proved] -= size_bytes
 
     @contextlib.contextmanager
     def turn(self, key: str, allowed: Allowed) -> Iterator[None]:

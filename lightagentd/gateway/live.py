@@ -21,7 +21,8 @@ KEPT_CHARS = 64 << 20
 """So much is kept of all."""
 _REPLAY_CHARS = 64 << 10
 """So much is kept of a turn that waits for a person, for a client that loads its page anew."""
-_STORED_CHARS = 256 << 10
+STORED_CHARS = 256 << 10
+"""So much is kept of one that is `stored`, with all that its client sent along."""
 _CHUNK_CHARS = 200
 
 
@@ -47,7 +48,7 @@ class Live:
         self.ended = False
         self.task: asyncio.Task[None] | None = None
         self._goes_on, self._readers, self._stored = goes_on, 0, stored
-        self.chars = 0
+        self.chars = sum(map(_size, before))
         self._changed = asyncio.Event()
 
     def add(self, chunk: Chunk) -> None:
@@ -76,7 +77,7 @@ class Live:
     def replay(self) -> list[Chunk]:
         """What is kept when it has ended: what a message has that goes on after an answer."""
         if self._stored:
-            return self.chunks if self.chars <= _STORED_CHARS else self.chunks[-1:]
+            return self.chunks if self.chars <= STORED_CHARS else self.chunks[-1:]
         kept = self.waits and self.chars <= _REPLAY_CHARS
         return [one for one in self.chunks if one["type"] != "finish"] if kept else []
 

@@ -6,11 +6,18 @@ import asyncio
 import contextlib
 import json
 import re
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
+
+from lightagentd.gateway.limits import UNPROVED_BYTES
+from lightagentd.gateway.live import STORED_CHARS
 from lightagentd.host.paths import Paths
 from tests.agents.scripted import until
+from tests.control.test_authz import needs_root
+from tests.control.test_authz import open_paths as open_paths
 from tests.gateway.rig import Gateway, gateway
 from tests.scripted_model import Stream, chunk, say
 
@@ -248,3 +255,97 @@ async def test_without_a_daemon(paths: Paths) -> None:
         assert (health.status_code, health.json()) == (503, {"status": "unavailable"})
         answer = await it.http.get("/v1/models")
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "daemon_unreachable")
+
+
+async def test_a_client_that_hangs_up_before_its_turn_is_known_ends_it(paths: Paths) -> None:
+    async with gateway(paths, [Stream(pieces=[chunk({"content": "x"})], hang=True)], toml=LIMITS) as it:
+        for number in range(12):
+            _, writer = await asyncio.open_unix_connection(it.unix)
+            writer.write(POST + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY)
+            await asyncio.sleep(0.004 * number)
+            writer.transport.abort()
+
+        async def running() -> bool:
+            states = [one["state"] for one in (await it.call("Sessions.List"))["sessions"]]
+            turns = "lightagent_gateway_turns 0.0" not in (await it.http.get("/metrics")).text
+            return turns or bool({*states} - {"idle"})
+
+        async with asyncio.timeout(20):
+            while await running():
+                await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    "ahead", [b"\r\n", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b" " * 300_000]
+)
+async def test_who_sends_ahead_and_hangs_up_ends_their_turn(paths: Paths, ahead: bytes) -> None:
+    async with gateway(paths, [Stream(pieces=[chunk({"content": "x"})], hang=True)], toml=LIMITS) as it:
+        reader, writer = await asyncio.open_unix_connection(it.unix)
+        spare = b"Content-Length: %d\r\n\r\n" % len(BODY)
+        writer.write(POST + spare + BODY)
+        await until(lambda: it.daemon.model.open_requests == 1)
+        for _ in range(2):
+            writer.write(ahead)
+            await asyncio.sleep(0.05)  # so that it is read by itself
+        writer.transport.abort()
+        await until(lambda: it.daemon.model.open_requests == 0, 10)
+        assert await reader.read() == b""
+
+
+async def test_bodies_of_nobody_take_no_room_of_others(paths: Paths) -> None:
+    async with (
+        gateway(paths, [say("ok")], toml="body_timeout_s = 30") as it,
+        contextlib.AsyncExitStack() as open_,
+    ):
+        hook = b"POST /hooks/x HTTP/1.1\r\n" + HEAD + b"Content-Length: 1048576\r\n\r\n"
+        for _ in range(UNPROVED_BYTES >> 20):
+            _reader, writer = await asyncio.open_unix_connection(it.unix)
+            open_.callback(writer.close)
+            writer.write(hook + b" " * ((1 << 20) - 1))
+        plain = {"content-type": "application/json"}
+
+        async def refused() -> bool:
+            answer = await it.http.post("/hooks/x", content=b" " * 1000, headers=plain)
+            return answer.status_code == 429
+
+        async with asyncio.timeout(20):
+            while not await refused():
+                await asyncio.sleep(0.05)
+        chat = await it.http.post("/v1/chat/completions", content=BODY, headers=plain)
+        assert chat.status_code == 200
+
+
+async def test_what_clients_send_along_is_kept_with_no_answer(paths: Paths) -> None:
+    async with gateway(paths, [say("ok")]) as it:
+        for note, status in (("x", 200), ("x" * STORED_CHARS, 404)):
+            asked = {"model": "test", "input": "hi", "metadata": {"note": note}}
+            answer = (await it.http.post("/v1/responses", json=asked)).json()
+            kept = await it.http.get(f"/v1/responses/{answer['id']}")
+            assert kept.status_code == status
+            assert status != 200 or kept.json() == answer
+
+
+GUESSING = """
+import os, socket, sys
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+for _ in range(12):
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(sys.argv[1])
+        sock.sendall(b"GET /v1/models HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n"
+            b"Authorization: Bearer la_x\\r\\n\\r\\n")
+        answer = sock.recv(1 << 16)
+print(answer[9:12].decode())
+"""
+
+
+@needs_root
+async def test_a_local_user_who_guesses_locks_out_nobody_else(open_paths: Paths) -> None:
+    below = Paths(config=open_paths.config, state=open_paths.state, runtime=open_paths.runtime / "run")
+    async with gateway(below, [say("ok")]) as it:
+        it.unix.chmod(0o666)
+        argv = (sys.executable, "-c", GUESSING, str(it.unix))
+        guessing = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
+        assert (await guessing.communicate())[0] == b"429\n"
+        assert (await it.http.get("/v1/models")).status_code == 200

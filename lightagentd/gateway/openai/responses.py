@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse, Response
 from lightagentd.errors import InvalidArgument, LightagentError, NotFound, SessionNotFound
 from lightagentd.gateway.asked import Asked, Endpoint
 from lightagentd.gateway.callers import Caller
-from lightagentd.gateway.live import Chunk, Live
+from lightagentd.gateway.live import STORED_CHARS, Chunk, Live
 from lightagentd.gateway.openai.asking import Kind, Parts, Turn, Wanted, begun, running, wanted
 from lightagentd.gateway.openai.chat import headers_of, schema_of
 from lightagentd.gateway.openai.messages import of_input
@@ -199,13 +199,14 @@ class _Answer:
             self._reasoning += text
 
     def keep(self, asked: Asked, key: str, last: Chunk) -> None:
-        """Keep the last event, which has the response, unless the client wants it not to be stored."""
+        """Keep the last event, which has the response, unless it is large or not to be stored."""
         if self._body.get("store") is not False:
             live = Live(goes_on=False, stored=True)
             live.session, live.trace_id = self._turn.session, self._turn.trace_id
             live.add(last)
             live.end()
-            asked.shared.responses.put(key, self.id, live)
+            if live.chars <= STORED_CHARS:
+                asked.shared.responses.put(key, self.id, live)
 
     def part(self) -> dict[str, Any]:
         return {"type": "output_text", "text": self._turn.text, "annotations": [], "logprobs": []}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lightagentd.control.authz import Authority, Caller
+from lightagentd.control.grants import Grant
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import HistoryDamaged, InvalidArgument, NotFound, PermissionDenied
 from lightagentd.events.history import Change
@@ -80,8 +82,12 @@ async def test_another_flow_does_not_open_the_run_of_one_that_the_caller_may_not
     async with running(paths, other=[say("ok")]) as daemon:
         run = await over(await daemon.flows.run("flow", {}, OWNER.uid))
         assert lines(out) == ["ran"]
-        let(daemon, "ops")
         of = daemon.service.flows
+        narrow = replace(OWNER, grant=Grant(name="narrow", agents=frozenset({"ops"})))
+        for seen in (of.show(narrow, run.record.id), of.output(narrow, run.record.id, "add")):
+            with pytest.raises(PermissionDenied, match="does not cover the agent other"):
+                await seen
+        let(daemon, "ops")
         with pytest.raises(InvalidArgument, match="is one of flow"):
             await of.run(OWNER, "may", first="add", of=run.record.id)
         for answer in (of.rerun(OWNER, run.record.id, "add"), of.resume(OWNER, run.record.id)):

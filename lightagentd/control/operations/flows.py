@@ -70,7 +70,7 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
         if format_ not in FORMATS:
             raise InvalidArgument(f"There is no format {format_[:20]!r}.", field="format")
         if what.startswith("run_"):
-            record = await self._admit_to(caller, what, Operation.INSPECT)
+            record = await self._admit_to_steps(caller, what)
             states = {one.name: one.state for one in self._flows.steps(record)}
             return drawn(self._flows.stored.definition(record), format_, states)
         await self._admit_to_flow(caller, what)
@@ -143,13 +143,13 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
     @method("Show", returns="shown")
     async def show(self, caller: Caller, run: str) -> api.FlowShown:
         """A run with its steps. Long outputs are cut; Output gives one as a whole."""
-        record = await self._admit_to(caller, run, Operation.INSPECT)
+        record = await self._admit_to_steps(caller, run)
         return await asyncio.to_thread(self._with_steps, record)
 
     @method("Output", returns="output")
     async def output(self, caller: Caller, run: str, step: str) -> str:
         """The output of a step."""
-        record = await self._admit_to(caller, run, Operation.INSPECT)
+        record = await self._admit_to_steps(caller, run)
         found = next((one for one in self._flows.steps(record) if one.name == step), None)
         if found is None:
             raise NotFound(f"The run {run} has no step {step[:80]!r} that has begun.", field="step")
@@ -160,7 +160,7 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
         """A run as it goes on: first all of its steps, then those that changed, to its end. Leaving changes
         nothing of the run.
         """
-        record = await self._admit_to(caller, run, Operation.INSPECT)
+        record = await self._admit_to_steps(caller, run)
         going = self._flows.runs.get(record.id)
         shown = self._with_steps(record)
         last = {one.name: one for one in shown.steps}
@@ -233,6 +233,13 @@ class Flows(Operations, interface="org.lightagent1.Flows"):
             return record.agent, record
 
         _, record = await self._access.admit_to_own(caller, operation, find, seeing=operation)
+        return record
+
+    async def _admit_to_steps(self, caller: Caller, run: str) -> RunRecord:
+        """As `_admit_to`, for who may look at each of its agents: what they said is in the steps."""
+        record = await self._admit_to(caller, run, Operation.INSPECT)
+        for agent in _agents(self._flows.stored.definition(record)):
+            await self._access.admit(caller, Operation.INSPECT, agent=agent)
         return record
 
     async def _admit_to_flow(self, caller: Caller, name: str) -> None:

@@ -175,6 +175,11 @@ async def test_two_users_tokens_see_nothing_of_each_other_through_any_operation(
     known = await having(test, one)
     seen = await seen_with(test, other, known)
     assert [line for line in seen.splitlines() if MARK in line] == []
+    for token, count in ((one, 1), (other, 0)):
+        async with speaking(test.daemon) as raw:
+            await authenticate(raw, token)
+            status = (await raw.call("Manager.GetStatus"))["parameters"]["status"]
+            assert status["turns_waiting"] == count
 
     narrow = await made(test.daemon, "narrow", user=str(OWNERS[0]), agents=["ops"])
     seen = await seen_with(test, narrow, known)

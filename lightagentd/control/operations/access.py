@@ -232,8 +232,11 @@ class Access:
 
     def visible(self, caller: Caller, agent: Agent) -> list[Session]:
         """The agent's sessions that the caller may see."""
-        found = [one for one in agent.sessions.values() if not (one.deleted or one.record.parent)]
-        return [one for one in found if sees(caller, one.record.owner)]
+        return [one for one in self.own(caller, agent) if not (one.deleted or one.record.parent)]
+
+    def own(self, caller: Caller, agent: Agent) -> list[Session]:
+        """As `visible`, with those that are in no list, such as children."""
+        return [one for one in agent.sessions.values() if sees(caller, one.record.owner)]
 
     async def check_open(self, caller: Caller) -> None:
         """Raises ShuttingDown when the daemon accepts no new work, LimitExceeded when it accepts none of this

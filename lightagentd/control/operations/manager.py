@@ -29,7 +29,7 @@ class Manager(Operations, interface="org.lightagent1.Manager"):
     @method("GetStatus", returns="status")
     async def status(self, caller: Caller) -> api.Status:
         """The state of the daemon, its workers and its history, and what is wrong."""
-        # Agents that the caller may not inspect are counted but not named.
+        # Agents that the caller may not inspect are counted but not named; sessions and turns are their own.
         caller = await self._access.admit(caller, Operation.INSPECT, viewing=True)
         runtime, now, registry = self._runtime, self._runtime.now, self._runtime.registry
         if runtime.polkit is not None and caller.is_administrator:  # whoever else asks: it was just asked
@@ -38,6 +38,7 @@ class Manager(Operations, interface="org.lightagent1.Manager"):
         names = {*registry.shared.content.definitions.paths, *registry.agents}
         seen = await self._access.inspectable(caller, names)
         hidden = names - seen
+        own = [one for agent in agents if agent.name in seen for one in self._access.own(caller, agent)]
         return api.Status(
             version=__version__,
             pid=os.getpid(),
@@ -49,9 +50,9 @@ class Manager(Operations, interface="org.lightagent1.Manager"):
             agents_running=sum(agent.state == "running" for agent in agents),
             agents_total=len(registry.shared.content.definitions.paths),
             sessions=sum(len(self._access.visible(caller, agent)) for agent in agents if agent.name in seen),
-            turns_running=sum(agent.turns_running - agent.turns_waiting for agent in agents),
-            turns_queued=sum(agent.turns_queued for agent in agents),
-            turns_waiting=sum(agent.turns_waiting for agent in agents),
+            turns_running=sum(one.running is not None and not one.waiting for one in own),
+            turns_queued=sum(len(one.queue) for one in own),
+            turns_waiting=sum(one.waiting for one in own),
             sandbox=runtime.pool.backend.name,
             journal=now.journal is not None,
             journal_dropped=now.journal.dropped if now.journal else 0,

@@ -257,22 +257,26 @@ async def test_without_a_daemon(paths: Paths) -> None:
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "daemon_unreachable")
 
 
-async def test_a_client_that_hangs_up_before_its_turn_is_known_ends_it(paths: Paths) -> None:
+async def test_a_client_that_hangs_up_before_its_turn_is_known_ends_it(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with gateway(paths, [Stream(pieces=[chunk({"content": "x"})], hang=True)], toml=LIMITS) as it:
-        for number in range(12):
-            _, writer = await asyncio.open_unix_connection(it.unix)
-            writer.write(POST + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY)
-            await asyncio.sleep(0.004 * number)
-            writer.transport.abort()
+        access = it.daemon.daemon.service.conversations._access
+        told, noticed = access.for_caller, asyncio.Event()
 
-        async def running() -> bool:
-            states = [one["state"] for one in (await it.call("Sessions.List"))["sessions"]]
-            turns = "lightagent_gateway_turns 0.0" not in (await it.http.get("/metrics")).text
-            return turns or bool({*states} - {"idle"})
+        async def late(*given: Any) -> Any:
+            await noticed.wait()
+            return await told(*given)
 
-        async with asyncio.timeout(20):
-            while await running():
-                await asyncio.sleep(0.1)
+        monkeypatch.setattr(access, "for_caller", late)
+        reader, writer = await asyncio.open_unix_connection(it.unix)
+        writer.write(POST + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY)
+        await until(lambda: it.daemon.model.open_requests == 1)
+        writer.write_eof()
+        assert await reader.read() == b"", "the gateway has noticed"
+        noticed.set()
+        await until(lambda: it.daemon.model.open_requests == 0, 20)
+        writer.close()
 
 
 @pytest.mark.parametrize(

@@ -232,11 +232,7 @@ class Access:
 
     def visible(self, caller: Caller, agent: Agent) -> list[Session]:
         """The agent's sessions that the caller may see."""
-        return [one for one in self.own(caller, agent) if not (one.deleted or one.record.parent)]
-
-    def own(self, caller: Caller, agent: Agent) -> list[Session]:
-        """As `visible`, with those that are in no list, such as children."""
-        return [one for one in agent.sessions.values() if sees(caller, one.record.owner)]
+        return [one for one in seen_of(caller, agent) if not (one.deleted or one.record.parent)]
 
     async def check_open(self, caller: Caller) -> None:
         """Raises ShuttingDown when the daemon accepts no new work, LimitExceeded when it accepts none of this
@@ -272,6 +268,11 @@ class Access:
 def sees(caller: Caller, owner: int) -> bool:
     """Whether an admitted caller may see what belongs to a uid."""
     return caller.viewer in (None, owner)
+
+
+def seen_of(caller: Caller, agent: Agent) -> list[Session]:
+    """As `Access.visible`, with those that are in no list, such as children."""
+    return [one for one in agent.sessions.values() if sees(caller, one.record.owner)]
 
 
 def correlation(caller: Caller, given: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lightagentd import __version__, api
 from lightagentd.agents.snapshots import take
 from lightagentd.control.authz import Caller
-from lightagentd.control.operations.access import Access
+from lightagentd.control.operations.access import Access, seen_of
 from lightagentd.control.operations.declared import Operations, method
 from lightagentd.control.presentation import shown
 from lightagentd.policy.operation import Operation
@@ -38,7 +38,7 @@ class Manager(Operations, interface="org.lightagent1.Manager"):
         names = {*registry.shared.content.definitions.paths, *registry.agents}
         seen = await self._access.inspectable(caller, names)
         hidden = names - seen
-        own = [one for agent in agents if agent.name in seen for one in self._access.own(caller, agent)]
+        own = [one for agent in agents if agent.name in seen for one in seen_of(caller, agent)]
         return api.Status(
             version=__version__,
             pid=os.getpid(),

@@ -12,7 +12,7 @@ from lightagentd.errors import ModelCutOff, ModelError, ModelGarbled
 from lightagentd.llm.dialects.dialect import from_json
 from lightagentd.llm.endpoint.failures import begin
 from lightagentd.llm.endpoint.refusals import NoModel, error_said, page_title, printable, refusal
-from lightagentd.llm.endpoint.sse import MOST_EVENT_BYTES, EventTooLong, SSEDecoder
+from lightagentd.text.sse import MOST_EVENT_BYTES, EventTooLong, SSEDecoder
 
 DONE = "[DONE]"
 _PAGE_BYTES = 16 << 10
@@ -59,7 +59,7 @@ class Answer:
 
     def _stream(self, chunk: bytes) -> list[str]:
         try:
-            return self._events.feed(chunk)
+            return [one.data for one in self._events.feed(chunk)]
         except EventTooLong as err:
             raise self._too_long(str(err)) from err
 
@@ -81,7 +81,7 @@ class Answer:
             return [self._whole_json()]
         if self.feed == self._page:
             raise self._a_page()
-        found = self._events.finish()
+        found = [one.data for one in self._events.finish()]
         if self._any or found:
             # A whole event without its empty line counts: a cut connection leaves half an event.
             return [data for data in found if data.strip() == DONE or _is_json(data)]

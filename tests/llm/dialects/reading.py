@@ -9,7 +9,7 @@ import pytest
 
 from lightagentd.errors import ModelError
 from lightagentd.llm.dialects.dialect import Decoder
-from lightagentd.llm.endpoint.sse import SSEDecoder
+from lightagentd.text.sse import SSEDecoder
 from lightagentd.llm.protocol import Part, ReasoningDelta, TextDelta, ToolCall
 
 STREAM = "text/event-stream"
@@ -19,10 +19,10 @@ def read(decoder: Decoder, pieces: Iterable[bytes]) -> list[Part]:
     """All parts of an answer. Raises ModelError."""
     events, found = SSEDecoder(), list[Part]()
     for piece in pieces:
-        for data in events.feed(piece):
-            found += decoder.feed(data)
-    for data in events.finish():
-        found += decoder.feed(data)
+        for event in events.feed(piece):
+            found += decoder.feed(event.data)
+    for event in events.finish():
+        found += decoder.feed(event.data)
     return [*found, *decoder.finish(STREAM)]
 
 

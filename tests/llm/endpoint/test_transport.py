@@ -25,7 +25,7 @@ from lightagentd.errors import (
 )
 from lightagentd.llm.answer_bound import PIECE_CHARS
 from lightagentd.llm.endpoint import http
-from lightagentd.llm.endpoint.sse import MOST_EVENT_BYTES
+from lightagentd.text.sse import MOST_EVENT_BYTES
 from lightagentd.llm.protocol import Finish, TextDelta, ToolCall, Usage
 from tests.clock import pass_time
 from tests.llm.endpoint.asking import ASK, asked, client_of, failed, said

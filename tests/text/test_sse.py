@@ -8,12 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightagentd.llm.endpoint.sse import MOST_EVENT_BYTES, EventTooLong, SSEDecoder
+from lightagentd.text.sse import MOST_EVENT_BYTES, EventTooLong, SSEDecoder
+
+
+def fed(decoder: SSEDecoder, *chunks: bytes) -> list[str]:
+    return [event.data for chunk in chunks for event in decoder.feed(chunk)]
 
 
 def decode(*chunks: bytes) -> list[str]:
     decoder = SSEDecoder()
-    return [data for chunk in chunks for data in decoder.feed(chunk)] + decoder.finish()
+    return fed(decoder, *chunks) + [event.data for event in decoder.finish()]
 
 
 STREAM = (
@@ -59,8 +63,8 @@ def test_every_line_ending_ends_a_line(end: bytes) -> None:
 
 def test_an_event_is_given_out_as_soon_as_its_empty_line_is_there() -> None:
     decoder = SSEDecoder()
-    assert decoder.feed(b"data: a\n") == []
-    assert decoder.feed(b"\n") == ["a"]
+    assert fed(decoder, b"data: a\n") == []
+    assert fed(decoder, b"\n") == ["a"]
     assert decoder.finish() == []
 
 
@@ -82,6 +86,23 @@ def test_only_a_byte_order_mark_at_the_start_is_left_out() -> None:
 def test_an_event_after_another_may_have_any_line_ends() -> None:
     for stream in (b"data: a\rdata: b\n\n", b"data: a\r\n\n", b"data: a\n\r", b"data: a\r\n\r\n"):
         assert decode(b"data: x\n\n", stream) == ["x", *by_the_standard(stream)]
+
+
+def test_the_other_fields_are_known_too() -> None:
+    decoder = SSEDecoder()
+    found = decoder.feed(
+        b"event: endpoint\nid: 7\nretry: 1500\ndata: a\n\ndata: b\n\nevent: x\n\ndata: c\n\n"
+    )
+    assert [(event.data, event.kind) for event in found] == [
+        ("a", "endpoint"),
+        ("b", "message"),
+        ("c", "message"),
+    ]
+    assert (decoder.last_id, decoder.retry_s) == ("7", 1.5)
+    assert decoder.feed(b"id: 8\nevent: y\n\n") == []
+    assert decoder.feed(b"id\nid: \0\nretry: x\nevent: z\ndata: d\n") == []
+    assert decoder.feed(b"data: e\n\n") == [("d\ne", "z")]
+    assert (decoder.last_id, decoder.retry_s) == ("", 1.5)
 
 
 def test_fields_that_only_begin_like_data_are_left_out() -> None:
@@ -128,8 +149,8 @@ def test_any_bytes_cut_anywhere_mean_what_the_standard_says(stream: bytes, data:
 def test_an_event_is_there_with_the_last_byte_of_its_empty_line(separator: bytes) -> None:
     decoder = SSEDecoder()
     for _ in range(3):
-        found = [data for byte in b"data: a" + separator[:-1] for data in decoder.feed(bytes([byte]))]
-        found += decoder.feed(separator[-1:])
+        found = [data for byte in b"data: a" + separator[:-1] for data in fed(decoder, bytes([byte]))]
+        found += fed(decoder, separator[-1:])
         assert found == ["a"]
 
 
@@ -149,7 +170,7 @@ def test_a_long_event_may_come_a_byte_at_a_time() -> None:
     decoder.feed(b"data: ")
     for _ in range(count):
         decoder.feed(b"x")
-    assert decoder.feed(b"\n\n") == ["x" * count]
+    assert fed(decoder, b"\n\n") == ["x" * count]
 
 
 def test_an_event_of_many_lines_may_come_a_line_at_a_time() -> None:
@@ -157,7 +178,7 @@ def test_an_event_of_many_lines_may_come_a_line_at_a_time() -> None:
     decoder = SSEDecoder()
     for _ in range(count):
         decoder.feed(b"data:x\n")
-    assert decoder.feed(b"\n") == ["\n".join("x" * count)]
+    assert fed(decoder, b"\n") == ["\n".join("x" * count)]
 
 
 def test_many_events_may_come_in_one_chunk() -> None:

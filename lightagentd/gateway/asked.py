@@ -108,7 +108,8 @@ class Asked:
             raise WrongType("The body must be of the type application/json.")
         if self.header("content-encoding").lower() not in ("", "identity"):
             raise WrongType("The body must not be compressed.")
-        body = await self.body(caller.allowed.request_bytes)
+        most = caller.allowed.request_bytes
+        body = await self.body(min(most, self.endpoint.max_body_bytes or most))
         self.shared.limits.sent(caller.key, len(body))
         try:
             # Beside the loop: a body of megabytes takes longer than others should wait.

@@ -8,8 +8,9 @@ from contextlib import aclosing
 from typing import Any
 
 from lightagentd.errors import NotFound, SkillNotFound, from_dict
-from lightagentd.mcp_server.request import RESOURCE_NOT_FOUND, Connect, Request, rpc_error
+from lightagentd.mcp_server.request import Connect, Request, called, rpc_error
 from lightagentd.text.jsonrpc import INVALID_PARAMS, RpcError
+from lightagentd.text.mcp import RESOURCE_NOT_FOUND
 
 EVENTS = "lightagent://events"
 _URI = re.compile(
@@ -66,22 +67,13 @@ class Reading:
         if not isinstance(begun, str) or ref.get("type") not in ("ref/prompt", "ref/resource"):
             raise RpcError(INVALID_PARAMS, "Completion takes ref, and argument with name and value.")
         if ref["type"] == "ref/prompt":
-            values = [
-                one
-                for skill in await self._skills()
-                if skill["name"] == ref.get("name")
-                for one in skill["prompts"]
-            ]
+            skills = [skill for skill in await self._skills() if skill["name"] == ref.get("name")]
+            values = [one for skill in skills for one in skill["prompts"]]
         elif argument.get("name") == "session":
             values = [session["id"] for session in await self._sessions()]
         values = [one for one in values if begun.lower() in one.lower()]
-        return {
-            "completion": {
-                "values": values[:_COMPLETIONS],
-                "total": len(values),
-                "hasMore": len(values) > _COMPLETIONS,
-            }
-        }
+        more = {"total": len(values), "hasMore": len(values) > _COMPLETIONS}
+        return {"completion": {"values": values[:_COMPLETIONS], **more}}
 
     # Resources
 
@@ -94,15 +86,13 @@ class Reading:
         sessions = await self._sessions()
         listed = [] if first else [_resource(EVENTS, "events", f"The newest events of {self._agent}.", "")]
         for one in sessions[first : first + _PAGE]:
-            said = f"A conversation with {one['agent']}, {one['state']}."
-            listed.append(
-                _resource(
-                    f"lightagent://sessions/{one['id']}", one["title"] or one["id"], said, "text/markdown"
-                )
+            uri, said = (
+                f"lightagent://sessions/{one['id']}",
+                f"A conversation with {one['agent']}, {one['state']}.",
             )
-        return {"resources": listed} | (
-            {"nextCursor": str(first + _PAGE)} if len(sessions) > first + _PAGE else {}
-        )
+            listed.append(_resource(uri, one["title"] or one["id"], said, "text/markdown"))
+        more = {"nextCursor": str(first + _PAGE)} if len(sessions) > first + _PAGE else {}
+        return {"resources": listed, **more}
 
     async def templates(self, request: Request) -> dict[str, Any]:  # noqa: ARG002
         found = [_resource(*template) for template in _TEMPLATES]
@@ -117,27 +107,24 @@ class Reading:
                 missing, f"There is no resource {uri[:100]!r}.", {"uri": uri[:200], "code": "not_found"}
             )
         try:
-            async with self._connect() as client:
-                if found["session"] and not found["of"]:
-                    text = (await client.sessions_export(session=found["session"]))["export"]["text"]
-                    kind = "text/markdown"
-                else:
-                    of = {"session": found["session"], "trace": found["trace"]}
-                    which = {name: value for name, value in of.items() if value} or {"agent": self._agent}
-                    events = (await client.call("History.Query", limit=_EVENTS_READ, **which))["events"]
-                    text, kind = json.dumps(events, ensure_ascii=False), "application/json"
+            if found["session"] and not found["of"]:
+                export = await called(self._connect, "Sessions.Export", session=found["session"])
+                text, kind = export["export"]["text"], "text/markdown"
+            else:
+                of = {name: value for name in ("session", "trace") if (value := found[name])}
+                which = {"limit": _EVENTS_READ, **(of or {"agent": self._agent})}
+                events = (await called(self._connect, "History.Query", **which))["events"]
+                text, kind = json.dumps(events, ensure_ascii=False), "application/json"
         except NotFound as err:
             raise rpc_error(err, missing) from err
         return {"contents": [{"uri": uri, "mimeType": kind, "text": text}]}
 
     async def _skills(self) -> list[Any]:
-        async with self._connect() as client:
-            found = (await client.agents_skills(name=self._agent))["skills"]
+        found = (await called(self._connect, "Agents.Skills", name=self._agent))["skills"]
         return [skill for skill in found if not skill["problem"]]
 
     async def _sessions(self) -> list[Any]:
-        async with self._connect() as client:
-            found = (await client.sessions_list(agent=self._agent))["sessions"]
+        found = (await called(self._connect, "Sessions.List", agent=self._agent))["sessions"]
         return sorted(found, key=lambda session: session["updated_us"], reverse=True)
 
 

@@ -6,17 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lightagentd import __version__
 from lightagentd.client.aio import AsyncClient
 from lightagentd.errors import InvalidArgument, LightagentError, LimitExceeded, NotFound
-from lightagentd.text.jsonrpc import BUSY, INTERNAL_ERROR, INVALID_PARAMS, Id, RpcError
+from lightagentd.text.jsonrpc import BUSY, INTERNAL_ERROR, INVALID_PARAMS, Message, RpcError
+from lightagentd.text.mcp import LEGACY, ME, MODERN, PREFIX
 
-MODERN = "2026-07-28"
-"""Here each request says its version and what its sender can; nothing is agreed on before."""
-LEGACY = ("2025-11-25", "2025-06-18", "2024-11-05")
-"""The versions that begin with `initialize`. 2025-03-26 is left out: it alone has batches."""
-UNSUPPORTED_VERSION, RESOURCE_NOT_FOUND = -32022, -32002
-PREFIX = "io.modelcontextprotocol/"
+SERVED = tuple(one for one in LEGACY if one != "2025-03-26")
+"""The versions that begin with `initialize`, but for one: it alone has batches."""
 _CACHED_MS = {"server/discover": 60_000, "tools/list": 10_000, "prompts/list": 10_000}
 _CACHED_MS |= dict.fromkeys(("resources/list", "resources/templates/list", "resources/read"), 0)
 
@@ -24,13 +20,16 @@ Connect = Callable[[], AsyncClient]
 """Gives a client of the daemon that is not connected yet."""
 
 
+async def called(connect: Connect, method: str, **parameters: Any) -> dict[str, Any]:
+    """The reply to one call of the daemon. Raises LightagentError."""
+    async with connect() as client:
+        return await client.call(method, **parameters)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(Message):
     """A request of a known version."""
 
-    id: Id | None
-    method: str
-    params: dict[str, Any]
     version: str
     capabilities: dict[str, Any]
     """What its sender can do for the server."""
@@ -72,14 +71,10 @@ class Request:
         if not self.modern:
             return result
         whole: dict[str, Any] = {"resultType": "complete", **result}
-        whole["_meta"] = {**result.get("_meta", {}), f"{PREFIX}serverInfo": server_info()}
+        whole["_meta"] = {**result.get("_meta", {}), f"{PREFIX}serverInfo": ME}
         if self.method in _CACHED_MS and whole["resultType"] == "complete":
             whole |= {"ttlMs": _CACHED_MS[self.method], "cacheScope": "private"}
         return whole
-
-
-def server_info() -> dict[str, Any]:
-    return {"name": "lightagentd", "title": "lightagentd, the agent daemon", "version": __version__}
 
 
 def rpc_error(err: LightagentError, code: int | None = None) -> RpcError:

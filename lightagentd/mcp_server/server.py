@@ -10,29 +10,18 @@ from typing import Any
 from lightagentd.errors import LightagentError
 from lightagentd.mcp_server.calls import Calls
 from lightagentd.mcp_server.reading import Reading
-from lightagentd.mcp_server.request import (
-    LEGACY,
-    MODERN,
-    PREFIX,
-    UNSUPPORTED_VERSION,
-    Connect,
-    Request,
-    rpc_error,
-    server_info,
-)
+from lightagentd.mcp_server.request import SERVED, Connect, Request, rpc_error
 from lightagentd.mcp_server.telling import LEVELS
 from lightagentd.text.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
-    INVALID_REQUEST,
     METHOD_NOT_FOUND,
     Message,
     Peer,
     RpcError,
     Send,
-    encode,
-    error_of,
 )
+from lightagentd.text.mcp import ME, MODERN, PREFIX, UNSUPPORTED_VERSION
 
 _log = logging.getLogger(__name__)
 
@@ -59,13 +48,14 @@ class Server:
     """
 
     def __init__(self, connect: Connect, agent: str, send: Send) -> None:
-        self._peer = Peer(send, self._serve, lambda _: None)
-        self._send, self._agent = send, agent
-        self._calls = Calls(connect, agent, self._peer)
-        self._reading = Reading(connect, agent)
+        self._peer = Peer(send, self._serve)
+        self.receive = self._peer.receive
+        """Takes a message. Nothing is raised for its content; its sender hears of it."""
+        self._agent = agent
+        self._calls = calls = Calls(connect, agent, self._peer)
         self._version = self._level = ""
         self._capabilities: dict[str, Any] = {}
-        calls, reading = self._calls, self._reading
+        reading = Reading(connect, agent)
         self._methods: dict[str, Method] = {
             "tools/list": calls.listed,
             "tools/call": calls.call,
@@ -78,20 +68,13 @@ class Server:
         }
         self._legacy: dict[str, Method] = {
             "initialize": self._initialize,
-            "ping": self._ping,
+            "ping": _nothing,
             "logging/setLevel": self._set_level,
         }
         self._modern: dict[str, Method] = {
             "server/discover": self._discover,
             "subscriptions/listen": self._listen,
         }
-
-    async def receive(self, data: bytes) -> None:
-        """Take one message. Nothing is raised for its content; its sender hears of it."""
-        if data.lstrip()[:1] == b"[":
-            await self._send(encode(error_of(RpcError(INVALID_REQUEST, "Send one message at a time."))))
-            return
-        await self._peer.receive(data)
 
     async def close(self, why: str = "The client has gone.") -> None:
         """Cancel what runs. Turns that wait for a person go on in the daemon."""
@@ -119,36 +102,29 @@ class Server:
         meta = message.params.get("_meta", {})
         if not isinstance(meta, dict):
             raise RpcError(INVALID_PARAMS, "_meta is an object.")
-        version, capabilities = meta.get(f"{PREFIX}protocolVersion"), self._capabilities
-        if version is None and message.method not in ("initialize", "ping") and not self._version:
-            why = f"Send initialize first, or {PREFIX}protocolVersion in _meta."
-            raise RpcError(INVALID_PARAMS, why, {"supported": [MODERN, *LEGACY]})
+        version, level = meta.get(f"{PREFIX}protocolVersion"), self._level
+        capabilities: Any = self._capabilities
         if version is None:
-            version, level = self._version, self._level
+            version = self._version
+            if message.method not in ("initialize", "ping") and not version:
+                why = f"Send initialize first, or {PREFIX}protocolVersion in _meta."
+                raise RpcError(INVALID_PARAMS, why, {"supported": [MODERN, *SERVED]})
+        elif version != MODERN:
+            data = {"supported": [MODERN], "requested": version}
+            raise RpcError(UNSUPPORTED_VERSION, "This protocol version is not spoken.", data)
         else:
-            if version != MODERN:
-                data = {"supported": [MODERN], "requested": version}
-                raise RpcError(UNSUPPORTED_VERSION, "This protocol version is not spoken.", data)
-            declared, level = meta.get(f"{PREFIX}clientCapabilities"), meta.get(f"{PREFIX}logLevel", "")
-            if not isinstance(declared, dict) or (level and level not in LEVELS):
+            capabilities, level = meta.get(f"{PREFIX}clientCapabilities"), meta.get(f"{PREFIX}logLevel", "")
+            if not isinstance(capabilities, dict) or (level and level not in LEVELS):
                 why = f"{PREFIX}clientCapabilities or logLevel is missing or wrong."
                 raise RpcError(INVALID_PARAMS, why, {"supported": [MODERN]})
-            capabilities = declared
-        return Request(
-            id=message.id,
-            method=message.method,
-            params=message.params,
-            version=version,
-            capabilities=capabilities,
-            level=level,
-        )
+        return Request(**vars(message), version=version, capabilities=capabilities, level=level)
 
     # Nothing is awaited here, so that a request behind it finds what it says.
     async def _initialize(self, request: Request) -> dict[str, Any]:
         asked = request.text("protocolVersion")
         self._capabilities = request.object("capabilities")
-        self._version = next((one for one in LEGACY if one <= asked), LEGACY[-1])
-        return {"protocolVersion": self._version, "serverInfo": server_info(), **self._about()}
+        self._version = next((one for one in SERVED if one <= asked), SERVED[-1])
+        return {"protocolVersion": self._version, "serverInfo": ME, **self._about()}
 
     async def _discover(self, request: Request) -> dict[str, Any]:  # noqa: ARG002
         return {"supportedVersions": [MODERN], **self._about()}
@@ -163,12 +139,13 @@ class Server:
     def _about(self) -> dict[str, Any]:
         return {"capabilities": _CAPABILITIES, "instructions": _INSTRUCTIONS.format(agent=self._agent)}
 
-    async def _ping(self, request: Request) -> dict[str, Any]:  # noqa: ARG002
-        return {}
-
     async def _set_level(self, request: Request) -> dict[str, Any]:
         level = request.text("level")
         if level not in LEVELS:
             raise RpcError(INVALID_PARAMS, f"level is one of {', '.join(LEVELS)}.")
         self._level = level
         return {}
+
+
+async def _nothing(_request: Request) -> dict[str, Any]:
+    return {}

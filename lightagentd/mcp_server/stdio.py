@@ -10,46 +10,38 @@ import sys
 
 from lightagentd.mcp_server.request import Connect
 from lightagentd.mcp_server.server import Server
-from lightagentd.text.jsonrpc import INVALID_REQUEST, MAX_BYTES, RpcError, encode, error_of
+from lightagentd.text.jsonrpc import (
+    INVALID_REQUEST,
+    MAX_BYTES,
+    Message,
+    RpcError,
+    decode,
+    encode,
+    lines,
+    message_of,
+)
 
 
 async def serve(connect: Connect, agent: str) -> None:
     """Serve until the input ends. Raises OSError when the output cannot be written."""
     writing = asyncio.Lock()
 
-    async def send(data: bytes) -> None:
+    async def send(message: Message) -> None:
         async with writing:  # in a thread: a client that does not read must not stop what is read here
-            await asyncio.to_thread(_write, data + b"\n")
+            await asyncio.to_thread(_write, encode(message) + b"\n")
 
-    reader = await _standard_input()
     server = Server(connect, agent, send)
+    too_long = RpcError(INVALID_REQUEST, f"A message is longer than {MAX_BYTES} bytes.")
     try:
-        while (line := await _line(reader)) is not None:
-            if line:
-                await server.receive(line)
-            else:
-                why = f"A message is longer than {MAX_BYTES} bytes."
-                await send(encode(error_of(RpcError(INVALID_REQUEST, why))))
+        async for line in lines(await _standard_input()):
+            try:
+                if not line:
+                    raise too_long
+                await server.receive(message_of(decode(line)))
+            except RpcError as err:
+                await send(Message.refusal(err))
     finally:
         await server.close()
-
-
-async def _line(reader: asyncio.StreamReader) -> bytes | None:
-    """The next line; empty for one that is too long, which is skipped, and None at the end."""
-    skipped = False
-    while True:
-        try:
-            line = await reader.readuntil(b"\n")
-        except asyncio.IncompleteReadError as err:
-            return err.partial if err.partial.strip() and not skipped else None
-        except asyncio.LimitOverrunError as err:
-            await reader.readexactly(err.consumed)
-            skipped = True
-            continue
-        if skipped:
-            return b""
-        if line.strip():
-            return line
 
 
 async def _standard_input() -> asyncio.StreamReader:

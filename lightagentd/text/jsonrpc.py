@@ -1,15 +1,16 @@
 """JSON-RPC 2.0 as the Model Context Protocol uses it: messages, their limits, and both ends of a connection.
 
 One message is one JSON object; on a pipe it is one line. A message is decoded strictly (`text.strict_json`)
-within bounds on its bytes, its values and its depth. Batches are read, which one version of the protocol
-(2025-03-26) lets others send, and never sent.
+within bounds on its bytes, its values and its depth. Transports frame, decode and encode messages, a `Peer`
+matches requests and answers.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,6 @@ from lightagentd.text.strict_json import BadJson, counting, decoded
 MAX_BYTES = 4 << 20
 """Of one message."""
 MAX_DEPTH = 64
-MAX_BATCH = 100
 MAX_RUNNING = 32
 """How many requests of the other end run at once; more are refused."""
 _SMALL_BYTES = 16 << 10
@@ -55,28 +55,29 @@ class Message:
     result: Any = None
     error: RpcError | None = None
 
+    @classmethod
+    def refusal(cls, err: RpcError, id: Id | None = None) -> Message:  # noqa: A002
+        """The message that tells an error; `id` is the request's, if the error does not have it."""
+        return cls(id=id if err.id is None else err.id, error=err)
 
-def decode(data: bytes) -> list[Message]:
-    """The messages of one line or body. Raises RpcError, for its sender, for what is no such message."""
+
+def decode(data: bytes) -> Any:
+    """The JSON of one line or body. Raises RpcError, for its sender, for what is too long or not strict."""
     if len(data) > MAX_BYTES:
         raise RpcError(INVALID_REQUEST, f"The message is longer than {MAX_BYTES} bytes.")
     try:
         if len(data) > _SMALL_BYTES:
             for _ in counting(data):
                 pass
-        found = decoded(data, depth=MAX_DEPTH, surrogates=False)
+        return decoded(data, depth=MAX_DEPTH, surrogates=False)
     except BadJson as err:
         raise RpcError(PARSE_ERROR, f"The message is not JSON: {err}.") from None
-    if not isinstance(found, list):
-        return [_message(found)]
-    if not 0 < len(found) <= MAX_BATCH:
-        raise RpcError(INVALID_REQUEST, f"A batch has 1 to {MAX_BATCH} messages.")
-    return [_message(one) for one in found]
 
 
-def _message(given: Any) -> Message:
+def message_of(given: Any) -> Message:
+    """The message that some JSON is. Raises RpcError, for its sender, for what is none."""
     if not isinstance(given, dict) or given.get("jsonrpc") != "2.0":
-        raise RpcError(INVALID_REQUEST, 'A message is an object with "jsonrpc": "2.0".')
+        raise RpcError(INVALID_REQUEST, 'A message is one object with "jsonrpc": "2.0".')
     number, method, params = given.get("id"), given.get("method"), given.get("params", {})
     is_id = isinstance(number, str) or (type(number) is int and abs(number) < _ID_LIMIT)
     if "id" in given and not is_id and not (number is None and "error" in given):
@@ -99,13 +100,23 @@ def _answer(given: dict[str, Any], number: Id | None) -> Message:
     if not isinstance(error, dict) or type(error.get("code")) is not int:
         raise RpcError(INVALID_REQUEST, "An error has a code.")
     said = error.get("message")
-    message = said if isinstance(said, str) else ""
-    return Message(id=number, error=RpcError(error["code"], message, error.get("data"), number))
+    words = said if isinstance(said, str) else ""
+    return Message(id=number, error=RpcError(error["code"], words, error.get("data"), number))
 
 
-def encode(message: Mapping[str, Any]) -> bytes:
-    """One message without the end of its line; `jsonrpc` is added. Lone surrogates become U+FFFD."""
-    text = _ENCODER.encode({"jsonrpc": "2.0", **message})
+def encode(given: Message) -> bytes:
+    """One message without the end of its line. Lone surrogates become U+FFFD."""
+    whole: dict[str, Any] = {"jsonrpc": "2.0"}
+    if given.id is not None or not given.method:
+        whole["id"] = given.id
+    if given.method:
+        whole |= {"method": given.method, "params": given.params}
+    elif (err := given.error) is not None:
+        whole["error"] = {"code": err.code, "message": err.message}
+        whole["error"] |= {} if err.data is None else {"data": err.data}
+    else:
+        whole["result"] = given.result
+    text = _ENCODER.encode(whole)
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -115,36 +126,33 @@ def encode(message: Mapping[str, Any]) -> bytes:
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
 
-def error_of(err: RpcError, number: Id | None = None) -> dict[str, Any]:
-    """The message that tells an error; `number` is the request's id, if the error does not have it."""
-    said: dict[str, Any] = {"code": err.code, "message": err.message}
-    if err.data is not None:
-        said["data"] = err.data
-    return {"id": err.id if err.id is not None else number, "error": said}
-
-
-async def read_line(reader: asyncio.StreamReader) -> bytes | None:
-    """The next line that is not empty; None at the end. Half a line at the end is no message.
-
-    The reader is made with the limit MAX_BYTES. Raises RpcError for a longer line: what follows it cannot be
-    understood.
+async def lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """The lines that are not empty; an empty one stands for one that is too long, and comes as soon as it is:
+    whoever reads on skips the rest. The limit is the reader's.
     """
+    skips = False
     while True:
         try:
             line = await reader.readuntil(b"\n")
-        except asyncio.IncompleteReadError:
-            return None
-        except asyncio.LimitOverrunError:
-            raise RpcError(INVALID_REQUEST, f"A line is longer than {MAX_BYTES} bytes.") from None
-        if line.strip():
-            return line
+        except asyncio.IncompleteReadError as err:
+            if err.partial.strip() and not skips:
+                yield err.partial
+            return
+        except asyncio.LimitOverrunError as err:
+            await reader.readexactly(err.consumed)
+            if not skips:
+                yield b""
+            skips = True
+            continue
+        if line.strip() and not skips:
+            yield line
+        skips = False
 
 
-Send = Callable[[bytes], Awaitable[None]]
+Send = Callable[[Message], Awaitable[None]]
 """Sends one message. Raises OSError, or Lost."""
 Serve = Callable[[Message], Awaitable[Any]]
 """Gives the result of a request. Raises RpcError; it is cancelled where the other end cancels it."""
-Notice = Callable[[Message], None]
 
 
 class Peer:
@@ -153,20 +161,13 @@ class Peer:
     Whoever has the transport makes one, gives it what comes (`receive`), and closes it in the end.
     """
 
-    def __init__(self, send: Send, serve: Serve, notice: Notice, *, tells_wrong: bool = True) -> None:
-        """`serve` answers requests; `notice` gets notifications, except that of a cancelled request.
-        `tells_wrong`: the other end hears of what it sent wrongly.
-        """
-        self._send, self._serve, self._notice, self._tells_wrong = send, serve, notice, tells_wrong
+    def __init__(self, send: Send, serve: Serve, notice: Callable[[Message], None] = lambda _: None) -> None:
+        """`serve` answers requests; `notice` gets notifications, except that of a cancelled request."""
+        self._send, self._serve, self._notice = send, serve, notice
         self._last = 0
         self._asked: dict[Id, asyncio.Future[Any]] = {}
         self._running: dict[Id, asyncio.Task[None]] = {}
         self._lost: Lost | None = None
-
-    @property
-    def running(self) -> int:
-        """How many requests of the other end are being served."""
-        return len(self._running)
 
     async def ask(self, method: str, params: Mapping[str, Any] | None = None) -> Any:
         """The result of a request. One that is cancelled here is cancelled at the other end.
@@ -179,39 +180,37 @@ class Peer:
         number = self._last
         waiting = self._asked[number] = asyncio.get_running_loop().create_future()
         try:
-            await self._send(encode({"id": number, "method": method, "params": dict(params or {})}))
+            await self._send(Message(id=number, method=method, params=dict(params or {})))
             return await waiting
         except asyncio.CancelledError:
             if self._lost is None:
-                await self._tell_cancelled(number)
+                with contextlib.suppress(OSError, Lost, RpcError):  # TimeoutError is an OSError
+                    async with asyncio.timeout(_CANCEL_S):
+                        await self.tell("notifications/cancelled", {"requestId": number})
             raise
         finally:
             del self._asked[number]
 
     async def tell(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send a notification. Raises OSError, Lost."""
-        await self._send(encode({"method": method, **({"params": dict(params)} if params else {})}))
+        await self._send(Message(method=method, params=dict(params or {})))
 
-    async def receive(self, data: bytes) -> RpcError | None:
-        """Take what came: one line or body. Gives what is wrong with it, if anything is."""
-        try:
-            found = decode(data)
-        except RpcError as err:
-            if self._tells_wrong:
-                await self._send(encode(error_of(err)))
-            return err
-        for message in found:
-            if message.method and message.id is not None:
-                await self._start(message)
-            elif message.method == "notifications/cancelled":
-                number = message.params.get("requestId")
-                if isinstance(number, int | str) and (task := self._running.get(number)) is not None:
-                    task.cancel()
-            elif message.method:
-                self._notice(message)
-            else:
-                self._settle(message)
-        return None
+    async def receive(self, given: Message) -> None:
+        """Take a message. An answer to what nobody asked, or asks no more, is dropped."""
+        if given.method and given.id is not None:
+            await self._start(given, given.id)
+        elif given.method == "notifications/cancelled":
+            number = given.params.get("requestId")
+            if isinstance(number, int | str) and (task := self._running.get(number)) is not None:
+                task.cancel()
+        elif given.method:
+            self._notice(given)
+        elif given.id is None or (waiting := self._asked.get(given.id)) is None or waiting.done():
+            return
+        elif given.error is not None:
+            waiting.set_exception(given.error)
+        else:
+            waiting.set_result(given.result)
 
     async def close(self, why: str) -> None:
         """What still waits gets Lost, what runs is cancelled and awaited."""
@@ -224,40 +223,19 @@ class Peer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _settle(self, message: Message) -> None:
-        """An answer to what nobody asked, or asks no more, is dropped."""
-        waiting = self._asked.get(message.id) if message.id is not None else None
-        if waiting is None or waiting.done():
-            return
-        if message.error is not None:
-            waiting.set_exception(message.error)
-        else:
-            waiting.set_result(message.result)
-
-    async def _start(self, message: Message) -> None:
-        number = message.id
-        if number is None or number in self._running or len(self._running) >= MAX_RUNNING:
+    async def _start(self, given: Message, number: Id) -> None:
+        if number in self._running or len(self._running) >= MAX_RUNNING:
             why = f"The id runs already, or {MAX_RUNNING} requests do."
-            await self._send(encode(error_of(RpcError(BUSY, why, id=number))))
+            await self._send(Message.refusal(RpcError(BUSY, why), number))
             return
-        task = self._running[number] = asyncio.create_task(self._run(message, number))
+        task = self._running[number] = asyncio.create_task(self._run(given, number))
         task.add_done_callback(lambda _: self._running.pop(number, None))
 
-    async def _run(self, message: Message, number: Id) -> None:
+    async def _run(self, given: Message, number: Id) -> None:
         """Nothing is answered to a request that was cancelled."""
-        answer: dict[str, Any]
         try:
-            answer = {"id": number, "result": await self._serve(message)}
+            answer = Message(id=number, result=await self._serve(given))
         except RpcError as err:
-            answer = error_of(err, number)
-        try:
-            await self._send(encode(answer))
-        except (OSError, Lost):
-            return  # nobody is there to hear it
-
-    async def _tell_cancelled(self, number: Id) -> None:
-        try:
-            async with asyncio.timeout(_CANCEL_S):
-                await self.tell("notifications/cancelled", {"requestId": number})
-        except (OSError, Lost, RpcError):  # TimeoutError is an OSError
-            return  # it hears no more
+            answer = Message.refusal(err, number)
+        with contextlib.suppress(OSError, Lost):  # nobody may be there to hear it
+            await self._send(answer)

@@ -11,7 +11,7 @@ import httpx
 
 from lightagentd.gateway.mcp.sessions import OF_ONE
 from lightagentd.host.paths import Paths
-from lightagentd.mcp_server.request import LEGACY, MODERN, PREFIX
+from lightagentd.text.mcp import LEGACY, MODERN, PREFIX
 from tests.agents.scripted import until
 from tests.gateway.rig import Gateway, gateway
 from tests.prepared import REPOSITORY

@@ -20,6 +20,7 @@ from aiohttp import web
 
 from lightagentd.client.aio import AsyncClient
 from lightagentd.mcp_server.server import Server
+from lightagentd.text.jsonrpc import Message, RpcError, decode, encode, message_of
 
 _OUT: ContextVar[asyncio.Queue[bytes]] = ContextVar("_OUT")
 
@@ -30,8 +31,8 @@ class OverHttp:
         self._servers: dict[str, Server] = {"": self._made()}
 
     def _made(self) -> Server:
-        async def send(data: bytes) -> None:
-            await _OUT.get().put(data)
+        async def send(message: Message) -> None:
+            await _OUT.get().put(encode(message))
 
         return Server(lambda: AsyncClient(self._socket, timeout_s=60), self._agent, send)
 
@@ -48,7 +49,10 @@ class OverHttp:
         queue: asyncio.Queue[bytes] = asyncio.Queue()
         _OUT.set(queue)
         asked = "method" in message and "id" in message
-        await self._servers[session].receive(body)
+        try:
+            await self._servers[session].receive(message_of(decode(body)))
+        except RpcError as err:
+            queue.put_nowait(encode(Message.refusal(err)))
         if not asked and queue.empty():
             return web.Response(status=202)
         first = await queue.get()

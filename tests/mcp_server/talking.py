@@ -7,8 +7,9 @@ import json
 from typing import Any
 
 from lightagentd.client.aio import AsyncClient
-from lightagentd.mcp_server.request import LEGACY, MODERN, PREFIX
 from lightagentd.mcp_server.server import Server
+from lightagentd.text.jsonrpc import Message, decode, encode, message_of
+from lightagentd.text.mcp import LEGACY, MODERN, PREFIX
 
 FORM: dict[str, Any] = {"elicitation": {}}
 
@@ -29,8 +30,8 @@ class Talk:
         self.notices: list[dict[str, Any]] = []
         self._last = 0
 
-        async def send(data: bytes) -> None:
-            self.sent.put_nowait(json.loads(data))
+        async def send(message: Message) -> None:
+            self.sent.put_nowait(json.loads(encode(message)))
 
         self.server = Server(lambda: AsyncClient(socket, timeout_s=60), agent, send)
 
@@ -53,7 +54,8 @@ class Talk:
         return self._last
 
     async def give(self, message: dict[str, Any]) -> None:
-        await self.server.receive(json.dumps({"jsonrpc": "2.0", **message}).encode())
+        whole = json.dumps({"jsonrpc": "2.0", **message}).encode()
+        await self.server.receive(message_of(decode(whole)))
 
     async def read(self) -> dict[str, Any]:
         """The next answer, or request of the server; notifications are kept."""

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-from lightagentd.mcp_server.request import LEGACY, MODERN
+from lightagentd.text.mcp import LEGACY, MODERN
 from tests.conftest import DaemonProcess
 from tests.prepared import REPOSITORY
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.mcp_server.request import LEGACY, MODERN, PREFIX
+from lightagentd.text.mcp import LEGACY, MODERN, PREFIX
 from tests.conftest import DaemonProcess
 from tests.mcp_server.talking import Talk
 from tests.prepared import LACTL, REPOSITORY, prepared

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -35,17 +34,10 @@ _REFUSED: list[tuple[str, int, int | str | None]] = [
 def test_what_is_no_message_is_refused_with_a_code() -> None:
     for text, code, number in _REFUSED:
         with pytest.raises(RpcError) as caught:
-            jsonrpc.decode(text.encode())
+            jsonrpc.message_of(jsonrpc.decode(text.encode()))
         assert (caught.value.code, caught.value.id) == (code, number), text[:60]
     with pytest.raises(RpcError, match="longer than"):
         jsonrpc.decode(b" " * (jsonrpc.MAX_BYTES + 1))
-
-
-def test_a_batch_is_read() -> None:
-    found = jsonrpc.decode(
-        b'[{"jsonrpc":"2.0","id":"a","method":"m"},{"jsonrpc":"2.0","id":2,"result":null}]'
-    )
-    assert [(one.id, one.method) for one in found] == [("a", "m"), (2, "")]
 
 
 @asynccontextmanager
@@ -56,15 +48,15 @@ async def _two(serve: Callable[[Message], Awaitable[Any]]) -> AsyncIterator[tupl
     writers: list[asyncio.StreamWriter] = []
 
     def peer(writer: asyncio.StreamWriter, of: Callable[[Message], Awaitable[Any]]) -> Peer:
-        async def send(data: bytes) -> None:
-            writer.write(data + b"\n")
+        async def send(message: Message) -> None:
+            writer.write(jsonrpc.encode(message) + b"\n")
             await writer.drain()
 
         return Peer(send, of, lambda message: heard.append(message.method))
 
     async def follow(one: Peer, reader: asyncio.StreamReader) -> None:
-        while (line := await jsonrpc.read_line(reader)) is not None:
-            await one.receive(line)
+        async for line in jsonrpc.lines(reader):
+            await one.receive(jsonrpc.message_of(jsonrpc.decode(line)))
         await one.close("The other end is gone.")
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -113,7 +105,7 @@ async def test_both_ends_ask_answer_and_cancel() -> None:
         assert caught.value.code == jsonrpc.METHOD_NOT_FOUND
         slow = asyncio.create_task(asking.ask("slow", {"say": 1}))
         await started.wait()
-        assert serving.running == 1
+        assert len(serving._running) == 1
         slow.cancel()
         await ended.wait()
         assert await asking.ask("say", {"say": "still here"}) == {"said": "still here"}
@@ -131,17 +123,17 @@ async def test_more_requests_than_run_at_once_are_refused() -> None:
         many = [asyncio.create_task(asking.ask("x")) for _ in range(jsonrpc.MAX_RUNNING + 5)]
         while sum(one.done() for one in many) < 5:
             await asyncio.sleep(0.001)
-        assert serving.running == jsonrpc.MAX_RUNNING
+        assert len(serving._running) == jsonrpc.MAX_RUNNING
         go.set()
         found = await asyncio.gather(*many, return_exceptions=True)
         assert [one.code for one in found if isinstance(one, RpcError)] == [jsonrpc.BUSY] * 5
 
 
 async def test_who_still_waits_hears_that_the_other_end_is_gone() -> None:
-    sent: list[bytes] = []
+    sent: list[Message] = []
 
-    async def send(data: bytes) -> None:
-        sent.append(data)
+    async def send(message: Message) -> None:
+        sent.append(message)
 
     async def serve(message: Message) -> Any:
         return None
@@ -149,21 +141,21 @@ async def test_who_still_waits_hears_that_the_other_end_is_gone() -> None:
     peer = Peer(send, serve, lambda _: None)
     waiting = asyncio.create_task(peer.ask("x"))
     await asyncio.sleep(0)
-    await peer.receive(b'{"jsonrpc":"2.0","id":99,"result":1}')  # nobody asked that
-    await peer.receive(b"nonsense")
-    await peer.receive(b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":[]}}')
+    await peer.receive(Message(id=99, result=1))  # nobody asked that
+    await peer.receive(Message(method="notifications/cancelled", params={"requestId": []}))
     await peer.close("It died.")
     with pytest.raises(Lost, match="It died"):
         await waiting
     with pytest.raises(Lost, match="It died"):
         await peer.ask("x")
-    assert [json.loads(one).get("error", {}).get("code") for one in sent] == [None, jsonrpc.PARSE_ERROR]
+    assert [one.method for one in sent] == ["x"]
 
 
-async def test_a_line_without_end_is_refused() -> None:
+async def test_a_line_without_end_is_told_at_once_and_skipped() -> None:
     reader = asyncio.StreamReader(limit=1000)
     reader.feed_data(b"\n\nfirst\n" + b"x" * 5000)
+    lines = jsonrpc.lines(reader)
+    assert [await anext(lines), await anext(lines)] == [b"first\n", b""]
+    reader.feed_data(b"x" * 5000 + b"\nsecond\nhalf")
     reader.feed_eof()
-    assert await jsonrpc.read_line(reader) == b"first\n"
-    with pytest.raises(RpcError, match="longer than"):
-        await jsonrpc.read_line(reader)
+    assert [line async for line in lines] == [b"second\n", b"half"]

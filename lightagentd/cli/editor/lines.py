@@ -17,9 +17,9 @@ from typing import Any
 
 from lightagentd.errors import InvalidArgument
 from lightagentd.limits import MAX_MESSAGE_BYTES
+from lightagentd.text.jsonrpc import INVALID_REQUEST, PARSE_ERROR, lines
 from lightagentd.text.reason import reason
 
-PARSE_ERROR, INVALID_REQUEST = -32700, -32600
 _CLOSE_TIMEOUT_S = 2.0
 _log = logging.getLogger(__name__)
 
@@ -29,6 +29,7 @@ class Lines:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
+        self._lines = lines(reader)
 
     def end(self) -> None:
         """Have `receive` say that nothing more comes."""
@@ -45,8 +46,10 @@ class Lines:
 
     async def receive(self) -> dict[str, Any] | None:
         """The next message; None at the end."""
-        while (line := await self._line()) is not None:
-            if line.strip() and (message := await self._message(line)) is not None:
+        async for line in self._lines:
+            if not line:
+                await self._refuse(INVALID_REQUEST, f"A line has more than {MAX_MESSAGE_BYTES} bytes.")
+            elif (message := await self._message(line)) is not None:
                 return message
         return None
 
@@ -55,23 +58,6 @@ class Lines:
         self._writer.close()
         with contextlib.suppress(OSError, TimeoutError):
             await asyncio.wait_for(self._writer.wait_closed(), _CLOSE_TIMEOUT_S)
-
-    async def _line(self) -> bytes | None:
-        """The next line, empty for one that is too long; None at the end."""
-        is_too_long = False
-        while True:
-            try:
-                line = await self._reader.readuntil()
-            except asyncio.LimitOverrunError as err:
-                await self._reader.readexactly(err.consumed)
-                is_too_long = True
-            except asyncio.IncompleteReadError as err:
-                return err.partial or None
-            else:
-                break
-        if is_too_long:
-            await self._refuse(INVALID_REQUEST, f"A line has more than {MAX_MESSAGE_BYTES} bytes.")
-        return b"" if is_too_long else line
 
     async def _message(self, line: bytes) -> dict[str, Any] | None:
         """The message in a line; None for what is none, which is answered."""

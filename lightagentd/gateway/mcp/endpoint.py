@@ -9,11 +9,10 @@ there.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import json
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -24,14 +23,21 @@ from lightagentd.gateway.asked import Asked, Endpoint
 from lightagentd.gateway.callers import Caller
 from lightagentd.gateway.mcp.sessions import REPLY, Reply, Session
 from lightagentd.gateway.streaming import EventStream
-from lightagentd.mcp_server.request import LEGACY, MODERN, PREFIX, UNSUPPORTED_VERSION, rpc_error
-from lightagentd.text.jsonrpc import INVALID_PARAMS, Message, RpcError, decode, encode, error_of
+from lightagentd.mcp_server.request import SERVED, rpc_error
+from lightagentd.text.jsonrpc import INVALID_PARAMS, MAX_BYTES, Message, RpcError, encode, message_of
+from lightagentd.text.mcp import (
+    EVENTS,
+    HEADER_MISMATCH,
+    MODERN,
+    NAMED,
+    PREFIX,
+    UNSUPPORTED_VERSION,
+    plain,
+)
 
 AGENT = "ops"
-_HEADER_MISMATCH = -32020
 _JSON_S = 2.0
 """An answer that takes longer is a stream, which is kept alive."""
-_NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 _LONG = ("tools/call", "subscriptions/listen")
 """These are counted as turns."""
 _STATUS = {-32601: 404, -32020: 400, -32021: 400, -32022: 400, -32600: 400, -32700: 400}
@@ -44,17 +50,17 @@ async def post(asked: Asked) -> Response:
     async with asked.caller() as caller:
         pass  # for its key and its limits
     try:
-        (message,) = decode(encode({"jsonrpc": "", **body}))
+        message = message_of(body)
         modern = _is_modern(asked, message)
     except RpcError as err:
         number = body.get("id")
-        error = error_of(err, number if isinstance(number, int | str) else None)
-        return JSONResponse({"jsonrpc": "2.0", **error}, status_code=400)
+        refusal = Message.refusal(err, number if isinstance(number, int | str) else None)
+        return _json(encode(refusal), 400)
     session = _session(asked, caller, message, modern=modern)
     if message.method and message.id is not None:
-        return await _answer(asked, caller, session, message, body, modern=modern)
+        return await _answer(asked, caller, session, message, modern=modern)
     if not modern:
-        await session.server.receive(encode(body))
+        await session.server.receive(message)
     return Response(status_code=202)
 
 
@@ -78,29 +84,20 @@ def _is_modern(asked: Asked, message: Message) -> bool:
     version = meta.get(f"{PREFIX}protocolVersion") if isinstance(meta, dict) else None
     said = asked.header("mcp-protocol-version")
     if version is None and said != MODERN:
-        if said and said not in LEGACY:
-            data = {"supported": [MODERN, *LEGACY], "requested": said}
+        if said and said not in SERVED:
+            data = {"supported": [MODERN, *SERVED], "requested": said}
             raise RpcError(UNSUPPORTED_VERSION, "This protocol version is not spoken.", data)
         return False
     if message.method and message.id is not None:
         if version is None:
             why = f"_meta has no {PREFIX}protocolVersion, and the header names one."
             raise RpcError(INVALID_PARAMS, why, {"supported": [MODERN]})
-        name = message.params.get(_NAMED.get(message.method, ""))
-        named = _plain(asked.header("mcp-name"))
+        name = message.params.get(NAMED.get(message.method, ""))
+        named = plain(asked.header("mcp-name"))
         if said != version or asked.header("mcp-method") != message.method or (name and named != name):
             why = "MCP-Protocol-Version, Mcp-Method or Mcp-Name is missing, or says something else."
-            raise RpcError(_HEADER_MISMATCH, why)
+            raise RpcError(HEADER_MISMATCH, why)
     return True
-
-
-def _plain(header: str) -> str:
-    if not (header.startswith("=?base64?") and header.endswith("?=")):
-        return header
-    try:
-        return base64.b64decode(header[9:-2], validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
-        return ""
 
 
 def _session(asked: Asked, caller: Caller, message: Message, *, modern: bool) -> Session:
@@ -117,11 +114,11 @@ def _session(asked: Asked, caller: Caller, message: Message, *, modern: bool) ->
 
 
 async def _answer(
-    asked: Asked, caller: Caller, session: Session, message: Message, body: dict[str, Any], *, modern: bool
+    asked: Asked, caller: Caller, session: Session, message: Message, *, modern: bool
 ) -> Response:
     given = message.id
     assert given is not None
-    streams = "text/event-stream" in asked.header("accept")
+    streams = EVENTS in asked.header("accept")
     # Ids of clients that share a server may be the same.
     reply = Reply(asked.who(), uuid4().hex if modern else given, given, streams=streams)
     begins = message.method == "initialize" and not modern
@@ -133,50 +130,53 @@ async def _answer(
         cancel = asked.shared.gateway.on_disconnect == "cancel"
         await stack.enter_async_context(session.replying(reply, cancel=cancel))
         REPLY.set(reply)
-        await session.server.receive(encode({**body, "id": reply.number}))
-        first, last = await asked.while_connected(_first(reply, streams=streams))
-        if not last:
+        await session.server.receive(replace(message, id=reply.number))
+        first = await asked.while_connected(_first(reply, streams=streams))
+        if first is None or first.method:
             return EventStream(asked, caller.key, _pieces(reply, first), stack.pop_all())
-    asked.shared.limits.sent(caller.key, len(first))
-    error = json.loads(first).get("error")
+    body, error = reply.encoded(first), first.error
+    asked.shared.limits.sent(caller.key, len(body))
     if error is None:
-        headers = {"Mcp-Session-Id": session.id} if begins else {}
-        return Response(first, 200, headers, "application/json")
+        return _json(body, headers={"Mcp-Session-Id": session.id} if begins else None)
     if begins:
         asked.shared.mcp.forget(session)
-    wrong_version = isinstance(error.get("data"), dict) and "supported" in error["data"]
-    status = 400 if wrong_version else _STATUS.get(error["code"], 200)
-    return Response(first, status if modern else 200, None, "application/json")
+    wrong_version = isinstance(error.data, dict) and "supported" in error.data
+    status = 400 if wrong_version else _STATUS.get(error.code, 200)
+    return _json(body, status if modern else 200)
 
 
-async def _first(reply: Reply, *, streams: bool) -> tuple[bytes, bool]:
-    """The answer, or where it may be a stream its first message, empty for none yet."""
+async def _first(reply: Reply, *, streams: bool) -> Message | None:
+    """The answer, or where it may be a stream its first message, None for none yet."""
     try:
         async with asyncio.timeout(_JSON_S if streams else None):
             return await reply.take()
     except TimeoutError:
-        return b"", False
+        return None
 
 
-async def _pieces(reply: Reply, first: bytes) -> AsyncGenerator[bytes]:
-    data, last = first, False
+async def _pieces(reply: Reply, first: Message | None) -> AsyncGenerator[bytes]:
+    message = first or await reply.take()
     while True:
-        if data:
-            yield b"event: message\ndata: " + data + b"\n\n"
-        if last:
+        yield b"event: message\ndata: " + reply.encoded(message) + b"\n\n"
+        if not message.method:
             return
-        data, last = await reply.take()
+        message = await reply.take()
+
+
+def _json(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(body, status, headers, "application/json")
 
 
 def _refusal(err: LightagentError) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", **error_of(rpc_error(err))}
+    refused: dict[str, Any] = json.loads(encode(Message.refusal(rpc_error(err))))
+    return refused
 
 
 _METHODS = {"POST": post, "DELETE": end}
 _ABOUT = "/.well-known/oauth-protected-resource"
 ENDPOINTS = (
-    Endpoint(path="/mcp", methods=_METHODS, refusal=_refusal),
-    Endpoint(path="/mcp/{agent}", methods=_METHODS, refusal=_refusal),
+    Endpoint(path="/mcp", methods=_METHODS, refusal=_refusal, max_body_bytes=MAX_BYTES),
+    Endpoint(path="/mcp/{agent}", methods=_METHODS, refusal=_refusal, max_body_bytes=MAX_BYTES),
     Endpoint(path=_ABOUT, methods={"GET": about}),
     Endpoint(path=f"{_ABOUT}/mcp", methods={"GET": about}),
 )

@@ -22,7 +22,7 @@ from lightagentd.gateway.callers import TIMEOUT_S, Callers, Who
 from lightagentd.gateway.limits import Limits
 from lightagentd.gateway.refusals import TooMany
 from lightagentd.mcp_server.server import Server
-from lightagentd.text.jsonrpc import INTERNAL_ERROR, Id, Lost, RpcError, encode, error_of
+from lightagentd.text.jsonrpc import INTERNAL_ERROR, Id, Lost, Message, RpcError, encode
 
 IDLE_S = 1800.0
 """A session with no request for so long ends, and what waits in it for a person."""
@@ -32,38 +32,34 @@ _WAITING = 1000
 """So many messages wait for a client; then it is told no more of what happens until it reads."""
 
 
-_QUESTION = b'{"jsonrpc":"2.0","id"'
-
-
 class Reply:
     """What is sent for one request: the answer alone, unless the client reads streams. `number` is its id
-    inside the server, `given` that of the client.
+    inside the server, one of a kind, or `given`, that of the client.
     """
 
     def __init__(self, who: Who, number: Id, given: Id, *, streams: bool) -> None:
-        self.who, self.number, self._streams = who, number, streams
-        self._inner, self._outer = json.dumps(number).encode(), json.dumps(given).encode()
-        head = encode({"id": number})[:-1]
-        self._heads = (head + b',"result"', head + b',"error"')
-        self._queue: asyncio.Queue[bytes] = asyncio.Queue()
+        self.who, self.number, self._given, self._streams = who, number, given, streams
+        self._queue: asyncio.Queue[Message] = asyncio.Queue()
         self.answered = self.closed = False
 
-    async def put(self, data: bytes) -> None:
+    async def put(self, message: Message) -> None:
         """Raises Lost for a question that nobody would read."""
-        answers = data.startswith(self._heads)
-        if not answers and not self._streams and data.startswith(_QUESTION):
+        if message.method and message.id is not None and not self._streams:
             raise Lost("The client reads no questions.")
-        if self.closed or self.answered or not (answers or self._streams):
+        if self.closed or self.answered:
             return
-        if not answers and self._queue.qsize() >= _WAITING:
-            return
-        self.answered = answers
-        self._queue.put_nowait(data.replace(self._inner, self._outer) if self._inner != self._outer else data)
+        self.answered = not message.method
+        if self.answered or (self._streams and self._queue.qsize() < _WAITING):
+            self._queue.put_nowait(message)
 
-    async def take(self) -> tuple[bytes, bool]:
-        """The next message, and whether it is the answer, the last one."""
-        data = await self._queue.get()
-        return data, self.answered and self._queue.empty()
+    async def take(self) -> Message:
+        """The next message; the last one is the answer, and has no method."""
+        return await self._queue.get()
+
+    def encoded(self, message: Message) -> bytes:
+        """As the client knows it."""
+        inner, outer = (json.dumps(one).encode() for one in (self.number, self._given))
+        return encode(message).replace(inner, outer)
 
 
 REPLY: ContextVar[Reply] = ContextVar("REPLY")
@@ -107,7 +103,7 @@ class Session:
         self.id, self.key = id, key
         self._sessions = sessions
         self.replies: set[Reply] = set()
-        self.server = Server(sessions.connection, agent, lambda data: REPLY.get().put(data))
+        self.server = Server(sessions.connection, agent, lambda message: REPLY.get().put(message))
         self._timer: asyncio.TimerHandle | None = None
         self.rest()
 
@@ -134,14 +130,14 @@ class Session:
             self.replies.discard(reply)
             self.rest()
             if cancel and not reply.answered:
-                cancelled = {"method": "notifications/cancelled", "params": {"requestId": reply.number}}
-                await self.server.receive(encode(cancelled))
+                about = {"requestId": reply.number}
+                await self.server.receive(Message(method="notifications/cancelled", params=about))
 
     async def close(self) -> None:
         self.stop_timer()
         why = RpcError(INTERNAL_ERROR, "The session has ended.")
         for reply in list(self.replies):
-            await reply.put(encode(error_of(why, reply.number)))
+            await reply.put(Message.refusal(why, reply.number))
         await self.server.close()
 
 

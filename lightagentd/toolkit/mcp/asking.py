@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from lightagentd.text.mcp import ELICIT
 from lightagentd.tool import NeedsInput
 from lightagentd.toolkit.mcp.results import clean
 
-DECLINE, ELICIT = "decline", "elicitation/create"
+DECLINE = "decline"
 _DECLINED: dict[str, Any] = {"action": "decline"}
 _YES = {"yes": True, "no": False}
 _PLAIN = ("string", "number", "integer", "boolean")

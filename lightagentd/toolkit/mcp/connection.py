@@ -12,47 +12,49 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-import lightagentd
-from lightagentd.text.jsonrpc import METHOD_NOT_FOUND, Lost, Message, Peer, RpcError
+from lightagentd.text.jsonrpc import METHOD_NOT_FOUND, Lost, Message, Peer, RpcError, decode, message_of
+from lightagentd.text.mcp import ELICIT, LEGACY, ME, MODERN, PREFIX, about
 
 _log = logging.getLogger(__name__)
 
-NEWEST = "2026-07-28"
-OLDER = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-"""The versions that begin with `initialize`, the newest first."""
 MOST_ENTRIES, MOST_PAGES = 1000, 100
 """Of a list. A server that has more is no use to an agent, or means harm."""
 MOST_A_SECOND = 5000
 PROBE_S, START_S = 10.0, 30.0
-_META = "io.modelcontextprotocol/"
 _MODERN_ERRORS = range(-32099, -32019)
-_UNSUPPORTED = -32022
-_ME = {"name": "lightagentd", "version": lightagentd.__version__}
 _CAN: dict[str, Any] = {"elicitation": {"form": {}}}
 _REJECTED = -1
 
+Receive = Callable[[bytes], Awaitable[list[Message]]]
+"""Takes one line, body or event, and gives the messages in it. Raises Lost."""
+Lose = Callable[[str], Awaitable[None]]
+"""Hears once why nothing more comes."""
 
-class Transport(Protocol):
+
+class Transport(ABC):
     """Carries messages to one server and back."""
 
-    version: str
+    version = ""
     """The version that was agreed on; empty before. The connection sets it."""
 
     def mirror(self, tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Know the tools that will be called. Gives those that can be called this way."""
+        return tools
 
-    async def open(
-        self, receive: Callable[[bytes], Awaitable[None]], lost: Callable[[str], Awaitable[None]]
-    ) -> None:
-        """Begin; `lost` hears once why nothing more comes. Raises ToolError, Lost."""
+    @abstractmethod
+    async def open(self, receive: Receive, lost: Lose) -> None:
+        """Begin. Raises ToolError, Lost."""
 
-    async def send(self, data: bytes) -> None:
+    @abstractmethod
+    async def send(self, message: Message) -> None:
         """Raises OSError, Lost, RpcError."""
 
+    @abstractmethod
     async def close(self) -> None:
         """End the server, or the session with it."""
 
@@ -83,7 +85,7 @@ class Connection:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._peer = Peer(transport.send, self._serve, self._hear, tells_wrong=False)
+        self._peer = Peer(transport.send, self._serve, self._hear)
         self._running: dict[int, Running] = {}
         self._last = 0
         self._second, self._messages = 0, 0
@@ -91,8 +93,8 @@ class Connection:
         self.alive = False
         self.changed = False
         """The server said that its list of tools has changed."""
-        self.capabilities: dict[str, Any] = {}
-        self.server: dict[str, Any] = {}
+        self._capabilities: dict[str, Any] = {}
+        self._server: dict[str, Any] = {}
 
     async def start(self) -> None:
         """Agree on a version. Raises ToolError, Lost, RpcError, TimeoutError, OSError."""
@@ -102,10 +104,8 @@ class Connection:
             found = await self._discovered()
             if found is None:
                 found = await self._initialized()
-        capabilities = found.get("capabilities")
-        self.capabilities = capabilities if isinstance(capabilities, dict) else {}
-        tools = self.capabilities.get("tools")
-        if self._modern and isinstance(tools, dict) and tools.get("listChanged"):
+        self._capabilities = _object(found.get("capabilities"))
+        if self._modern and _object(self._capabilities.get("tools")).get("listChanged"):
             self._listening = asyncio.create_task(self._listen())
 
     async def close(self) -> None:
@@ -120,15 +120,13 @@ class Connection:
     async def offers(self) -> Offers:
         """All that the server offers now. Raises RpcError, Lost, OSError."""
         self.changed = False
-        tools = await self.listed("tools/list", "tools") if "tools" in self.capabilities else []
-        if self._modern:
-            tools = self._transport.mirror(tools)
+        tools = await self.listed("tools/list", "tools") if "tools" in self._capabilities else []
         return Offers(
             version=self._transport.version,
-            server=self.server,
-            tools=tools,
-            resources="resources" in self.capabilities,
-            prompts="prompts" in self.capabilities,
+            server=self._server,
+            tools=self._transport.mirror(tools) if self._modern else tools,
+            resources="resources" in self._capabilities,
+            prompts="prompts" in self._capabilities,
         )
 
     async def listed(self, method: str, key: str) -> list[dict[str, Any]]:
@@ -152,14 +150,12 @@ class Connection:
         self, method: str, params: dict[str, Any], running: Running | None = None
     ) -> dict[str, Any]:
         """The result of one request. A cancel cancels it at the server. Raises RpcError, Lost, OSError."""
+        meta = about(self._transport.version, _CAN) if self._modern else {}
         self._last += 1
         token = self._last
-        meta: dict[str, Any] = {}
         if running is not None:
             self._running[token] = running
             meta["progressToken"] = token
-        if self._modern:
-            meta |= self._about(self._transport.version)
         try:
             result = await self._peer.ask(method, {**params, "_meta": meta} if meta else params)
         finally:
@@ -172,67 +168,62 @@ class Connection:
 
     @property
     def _modern(self) -> bool:
-        return self._transport.version not in ("", *OLDER)
-
-    @staticmethod
-    def _about(version: str) -> dict[str, Any]:
-        return {
-            f"{_META}protocolVersion": version,
-            f"{_META}clientInfo": _ME,
-            f"{_META}clientCapabilities": _CAN,
-        }
+        return self._transport.version == MODERN
 
     async def _discovered(self) -> dict[str, Any] | None:
         """What a server of today says of itself; None for an older one. Raises Lost, RpcError, OSError."""
         try:
             async with asyncio.timeout(PROBE_S):
-                found = await self._peer.ask("server/discover", {"_meta": self._about(NEWEST)})
+                found = await self._peer.ask("server/discover", {"_meta": about(MODERN, _CAN)})
         except TimeoutError:
             return None
         except RpcError as err:
             if err.code not in _MODERN_ERRORS:
                 return None
-            raise RpcError(_REJECTED, f"it does not speak the version {NEWEST}: {err.message}") from None
-        if not isinstance(found, dict) or NEWEST not in found.get("supportedVersions", []):
+            raise RpcError(_REJECTED, f"it does not speak the version {MODERN}: {err.message}") from None
+        versions = _object(found).get("supportedVersions")
+        if not isinstance(versions, list) or MODERN not in versions:
             return None
-        meta = found.get("_meta")
-        self._know(meta.get(f"{_META}serverInfo") if isinstance(meta, dict) else None)
-        self._transport.version = NEWEST
-        return found
-
-    async def _initialized(self) -> dict[str, Any]:
-        asked = {"protocolVersion": OLDER[0], "capabilities": _CAN, "clientInfo": _ME}
-        found = await self._peer.ask("initialize", asked)
-        version = found.get("protocolVersion") if isinstance(found, dict) else None
-        if version not in OLDER:
-            raise RpcError(_REJECTED, f"it speaks the version {str(version)[:40]!r}, which is not known here")
-        self._know(found.get("serverInfo"))
-        self._transport.version = str(version)
-        await self._peer.tell("notifications/initialized")
+        self._server = _object(_object(found.get("_meta")).get(f"{PREFIX}serverInfo"))
+        self._transport.version = MODERN
         return dict(found)
 
-    def _know(self, server: Any) -> None:
-        self.server = server if isinstance(server, dict) else {}
+    async def _initialized(self) -> dict[str, Any]:
+        asked = {"protocolVersion": LEGACY[0], "capabilities": _CAN, "clientInfo": ME}
+        found = _object(await self._peer.ask("initialize", asked))
+        version = found.get("protocolVersion")
+        if version not in LEGACY:
+            raise RpcError(_REJECTED, f"it speaks the version {str(version)[:40]!r}, which is not known here")
+        self._server = _object(found.get("serverInfo"))
+        self._transport.version = str(version)
+        await self._peer.tell("notifications/initialized")
+        return found
 
     async def _listen(self) -> None:
         """Hear of a changed list of tools, from a server of today."""
-        params = {"notifications": {"toolsListChanged": True}, "_meta": self._about(self._transport.version)}
         with contextlib.suppress(RpcError, Lost, OSError):
-            await self._peer.ask("subscriptions/listen", params)
+            await self.request("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
 
-    async def _receive(self, data: bytes) -> None:
+    async def _receive(self, data: bytes) -> list[Message]:
         """Raises Lost for a flood, and for JSON that is none of this protocol: an answer may be missing."""
+        await asyncio.sleep(0)  # what is there already is read without a pause
+        given: Any = []
+        try:
+            if data.lstrip()[:1] in (b"{", b"["):  # else it is some word of its own
+                given = decode(data)
+            batch = given if isinstance(given, list) else [given]  # which 2025-03-26 has
+            found = [message_of(one) for one in batch]
+        except RpcError as err:
+            raise Lost(f"it sent what cannot be taken. {err}") from None
         second = int(asyncio.get_running_loop().time())
         if second != self._second:
             self._second, self._messages = second, 0
-        self._messages += 1
+        self._messages += len(found) or 1
         if self._messages > MOST_A_SECOND:
             raise Lost(f"it sent more than {MOST_A_SECOND} messages in a second")
-        if not self._messages % 100:
-            await asyncio.sleep(0)  # what is there already is read without a pause
-        wrong = await self._peer.receive(data)
-        if wrong is not None and data.lstrip()[:1] in (b"{", b"["):
-            raise Lost(f"it sent what cannot be taken. {wrong}")
+        for one in found:
+            await self._peer.receive(one)
+        return found
 
     async def _lose(self, why: str) -> None:
         self.alive = False
@@ -250,18 +241,22 @@ class Connection:
 
     async def _serve(self, message: Message) -> Any:
         """Answer a request of an older server."""
-        if message.method == "ping":
-            return {}
-        if message.method == "roots/list":
-            return {"roots": []}
-        if message.method == "elicitation/create" and len(self._running) == 1:
-            (running,) = self._running.values()
-            return await running.ask(message.params)
-        if message.method == "elicitation/create":
-            return {"action": "decline"}
-        if message.method == "sampling/createMessage":
-            raise RpcError(_REJECTED, "No server gets the model of an agent.")
+        match message.method:
+            case "ping":
+                return {}
+            case "roots/list":
+                return {"roots": []}
+            case _ if message.method == ELICIT:
+                running = [*self._running.values()]  # it does not say for which one
+                return await running[0].ask(message.params) if len(running) == 1 else {"action": "decline"}
+            case "sampling/createMessage":
+                raise RpcError(_REJECTED, "No server gets the model of an agent.")
         raise RpcError(METHOD_NOT_FOUND, f"There is no {message.method[:60]!r} here.")
+
+
+def _object(found: Any) -> dict[str, Any]:
+    """What is an object; an empty one for all else."""
+    return found if isinstance(found, dict) else {}
 
 
 def _progress(params: dict[str, Any]) -> str:

@@ -9,63 +9,53 @@ Redirects are not followed: they could take credentials elsewhere.
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import httpx
 
-from lightagentd.text.jsonrpc import MAX_BYTES, Lost, RpcError
-from lightagentd.toolkit.mcp.connection import NEWEST
+from lightagentd.text.jsonrpc import MAX_BYTES, Id, Lost, Message, RpcError, encode
+from lightagentd.text.mcp import EVENTS, MODERN, NAMED, PREFIX, header
+from lightagentd.text.sse import EventTooLong, SSEDecoder
+from lightagentd.toolkit.mcp.connection import Lose, Receive, Transport
 from lightagentd.toolkit.web.fetch import tls_context
 
 _log = logging.getLogger(__name__)
 
-_EVENTS = "text/event-stream"
 _OLD = (400, 404, 405)
 """How a server of the oldest transport answers to a message at its endpoint."""
 _RESUMED, _RETRY_S, _LONGEST_RETRY_S = 20, 1.0, 30.0
 """How often a broken stream is gone on with, and after how long."""
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 
 
-@dataclass(kw_only=True)
-class _Event:
-    kind: str = "message"
-    data: str = ""
-    id: str = ""
-    retry_s: float = _RETRY_S
-
-
-class Http:
-    """A server behind a URL (see `connection.Transport`)."""
+class Http(Transport):
+    """A server behind a URL."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         self._url, self._headers = url, dict(headers)
-        self.version = ""
         self._mirrored: dict[str, dict[str, tuple[str, ...]]] = {}
         """The headers that tools want their arguments in, each with the path of its argument."""
         self._session = ""
         self._endpoint = ""
         """Where requests go, if the server has the oldest transport."""
-        self._old_ready: asyncio.Future[str] | None = None
-        self._client: httpx.AsyncClient | None = None
+        self._opened = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def open(
-        self, receive: Callable[[bytes], Awaitable[None]], lost: Callable[[str], Awaitable[None]]
-    ) -> None:
+    async def open(self, receive: Receive, lost: Lose) -> None:
         self._receive, self._lost = receive, lost
-        limits = httpx.Timeout(10.0, read=None)  # the call has its own time
-        self._client = httpx.AsyncClient(
-            verify=tls_context(), timeout=limits, follow_redirects=False, trust_env=False
+        client = httpx.AsyncClient(
+            verify=tls_context(),
+            timeout=httpx.Timeout(10.0, read=None),  # the call has its own time
+            follow_redirects=False,
+            trust_env=False,
         )
+        self._client = await self._opened.enter_async_context(client)
 
     def mirror(self, tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """A tool whose headers are invalid cannot be called."""
@@ -78,182 +68,162 @@ class Http:
                 _log.warning("The tool %.100r is left out: %s", one.get("name"), err)
         return kept
 
-    async def send(self, data: bytes) -> None:
-        message = json.loads(data)
+    async def send(self, message: Message) -> None:
+        if self.version == MODERN and message.method == "notifications/cancelled":
+            return  # the end of its stream says that
         try:
-            if self._endpoint:
-                await self._post_old(data)
-            elif not (self.version == NEWEST and message.get("method") == "notifications/cancelled"):
-                await self._post(data, message)
+            await self._post(message)
         except httpx.HTTPError as err:
             raise Lost(f"it cannot be reached: {type(err).__name__}: {err}".rstrip(": ")) from None
-        if message.get("method") == "notifications/initialized" and not self._endpoint:
+        if message.method == "notifications/initialized" and not self._endpoint:
             self._tasks.append(asyncio.create_task(self._follow()))
 
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._client is None:
-            return
-        try:
+        async with self._opened:
             if self._session:
-                async with asyncio.timeout(2.0):
-                    await self._client.delete(self._url, headers=self._own_headers())
-        except (httpx.HTTPError, TimeoutError):
-            return
-        finally:
-            await self._client.aclose()
+                with suppress(httpx.HTTPError, TimeoutError):
+                    async with asyncio.timeout(2.0):
+                        await self._client.delete(self._url, headers=self._own_headers())
 
-    @property
-    def _http(self) -> httpx.AsyncClient:
-        if self._client is None:
-            raise Lost("the connection is closed")
-        return self._client
-
-    def _own_headers(self) -> dict[str, str]:
-        found = {**self._headers, "accept": f"application/json, {_EVENTS}"}
+    def _own_headers(self, **more: str) -> dict[str, str]:
+        found = {**self._headers, "accept": f"application/json, {EVENTS}"}
         found |= {"mcp-protocol-version": self.version} if self.version else {}
-        return found | ({"mcp-session-id": self._session} if self._session else {})
+        return found | ({"mcp-session-id": self._session} if self._session else {}) | more
 
-    def _request_headers(self, message: Mapping[str, Any]) -> dict[str, str]:
+    def _request_headers(self, message: Message) -> dict[str, str]:
         found = {**self._own_headers(), "content-type": "application/json"}
-        method, params = message.get("method"), message.get("params", {})
-        about = params.get("_meta", {}) if isinstance(params, dict) else {}
-        if (modern := about.get("io.modelcontextprotocol/protocolVersion")) is None or method is None:
+        params = message.params
+        if (version := params.get("_meta", {}).get(f"{PREFIX}protocolVersion")) is None:
             return found
-        found |= {"mcp-protocol-version": modern, "mcp-method": method}
-        if method in _NAMED:
-            found["mcp-name"] = _header_value(params[_NAMED[method]])
+        found |= {"mcp-protocol-version": version, "mcp-method": message.method}
+        if message.method in NAMED:
+            found["mcp-name"] = header(params[NAMED[message.method]])
         for name, path in self._mirrored.get(params.get("name", ""), {}).items():
             value = params.get("arguments")
             for part in path:
                 value = value.get(part) if isinstance(value, dict) else None
             if value is not None:
-                found[f"mcp-param-{name}"] = _header_value(value)
+                found[f"mcp-param-{name}"] = header(value if isinstance(value, str) else json.dumps(value))
         return found
 
-    async def _post(self, data: bytes, message: Mapping[str, Any]) -> None:
-        headers = self._request_headers(message)
-        async with self._http.stream("POST", self._url, content=data, headers=headers) as answer:
-            status, kind = answer.status_code, answer.headers.get("content-type", "")
-            if status == 404 and self._session:
+    async def _post(self, message: Message) -> None:
+        number = message.id if message.method else None
+        headers, url = self._request_headers(message), self._endpoint or self._url
+        async with self._client.stream("POST", url, content=encode(message), headers=headers) as answer:
+            if answer.status_code == 404 and self._session:
                 raise Lost("its session has ended")
-            if status >= 300:
+            if answer.status_code >= 300:
                 await self._refused(answer, message)
                 return
-            if message.get("method") == "initialize":
+            if self._endpoint:
+                return  # the answer comes on the stream
+            if message.method == "initialize":
                 self._session = answer.headers.get("mcp-session-id", "")
-            if kind.startswith(_EVENTS):
-                if await self._answered(answer, message.get("id")):
+            if answer.headers.get("content-type", "").startswith(EVENTS):
+                if await self._answered(answer, number):
                     return
             elif body := await _body(answer):
                 await self._receive(body)
                 return
-        if "id" in message and "method" in message:
+        if number is not None:
             raise Lost("its answer broke off")
 
-    async def _refused(self, answer: httpx.Response, message: Mapping[str, Any]) -> None:
+    async def _refused(self, answer: httpx.Response, message: Message) -> None:
         """Take an error in the body, try the oldest transport, or raise RpcError or Lost."""
         body, status = await _body(answer), answer.status_code
         try:
-            found = json.loads(body)
-            error = found["error"]
+            error = json.loads(body)["error"]
             told = RpcError(int(error["code"]), str(error.get("message", ""))[:1000], error.get("data"))
         except (ValueError, KeyError, TypeError, RecursionError):
-            told = None
-        if told is not None:
-            raise told
-        if message.get("method") == "initialize" and status in _OLD:
-            await self._open_old()
-            await self._post_old(json.dumps(message).encode())
-        elif message.get("method") == "server/discover":
-            raise RpcError(-1, f"it answers with the status {status}")
-        else:
-            raise Lost(f"it answers with the status {status}")
+            told = RpcError(-1, f"it answers with the status {status}")
+            if message.method == "initialize" and status in _OLD:
+                await self._open_old()
+                await self._post(message)
+                return
+            if message.method != "server/discover":
+                raise Lost(told.message) from None
+        raise told
 
-    async def _answered(self, answer: httpx.Response, number: Any) -> bool:
+    async def _answered(self, answer: httpx.Response, number: Id | None) -> bool:
         """Take the events of a stream until the one that answers a request; says whether that came. A stream
         that breaks off is gone on with, where the server can do that.
         """
-        last = _Event()
+        events = SSEDecoder(MAX_BYTES)
+        if await self._take(answer, events, number):
+            return True
         for _ in range(_RESUMED):
-            if await self._take(answer, number, last) or number is None:
-                return True
-            if not last.id or self.version == NEWEST:
+            if number is None or not events.last_id.isascii() or not events.last_id or self.version == MODERN:
                 return False
-            await asyncio.sleep(min(last.retry_s, _LONGEST_RETRY_S))
-            headers = {**self._own_headers(), "accept": _EVENTS, "last-event-id": last.id}
-            async with self._http.stream("GET", self._url, headers=headers) as more:
+            await asyncio.sleep(min(_RETRY_S if events.retry_s is None else events.retry_s, _LONGEST_RETRY_S))
+            async with self._get(events.last_id) as more:
                 if more.status_code != 200:
                     return False
-                if await self._take(more, number, last):
+                if await self._take(more, events, number):
                     return True
         return False
 
-    async def _take(self, answer: httpx.Response, number: Any, last: _Event) -> bool:
+    async def _take(
+        self,
+        answer: httpx.Response,
+        events: SSEDecoder,
+        number: Id | None = None,
+        ready: asyncio.Future[str] | None = None,
+    ) -> bool:
+        """Take the messages of a stream. Says whether the answer to a request came, which ends it; `ready`
+        gets the endpoint for requests. Raises Lost, and with `ready` HTTPError.
+        """
         try:
-            async for event in _events(answer):
-                last.id, last.retry_s = event.id or last.id, event.retry_s
-                if event.kind != "message" or not event.data:
-                    continue
-                await self._receive(event.data.encode())
-                if number is not None and _answers(event.data, number):
-                    return True
+            async for piece in answer.aiter_bytes():
+                for event in events.feed(piece):
+                    if event.kind == "endpoint" and ready is not None and not ready.done():
+                        ready.set_result(event.data)
+                    elif event.kind == "message" and event.data:
+                        found = await self._receive(event.data.encode())
+                        if number is not None and any(one.id == number and not one.method for one in found):
+                            return True
+        except EventTooLong as err:
+            raise Lost(f"it sent {err}") from None
         except httpx.HTTPError:
-            return False
+            if ready is not None:
+                raise
+        events.finish()  # half an event is none
         return False
 
-    async def _follow(self) -> None:
-        """The messages that an older server sends by itself, if it has such a stream."""
+    def _get(self, last_id: str = "") -> AbstractAsyncContextManager[httpx.Response]:
+        headers = self._own_headers(accept=EVENTS) | ({"last-event-id": last_id} if last_id else {})
+        return self._client.stream("GET", self._url, headers=headers)
+
+    async def _follow(self, ready: asyncio.Future[str] | None = None) -> None:
+        """The messages that an older server sends by itself, if it has such a stream. With `ready` it has no
+        other, as in 2024-11-05, and the first event says where requests go.
+        """
+        why, is_lost = "it closed its stream", ready is not None
         try:
-            headers = {**self._own_headers(), "accept": _EVENTS}
-            async with self._http.stream("GET", self._url, headers=headers) as answer:
+            async with self._get() as answer:
                 if answer.status_code == 200:
-                    await self._take(answer, None, _Event())
-        except httpx.HTTPError:
-            return
-        except Lost as err:
-            await self._lost(str(err))
-
-    async def _open_old(self) -> None:
-        """Open the stream of 2024-11-05, whose first event says where requests go."""
-        self._old_ready = asyncio.get_running_loop().create_future()
-        self._tasks.append(asyncio.create_task(self._follow_old(self._old_ready)))
-        self._endpoint = await self._old_ready
-
-    async def _follow_old(self, ready: asyncio.Future[str]) -> None:
-        why = "it closed its stream"
-        try:
-            headers = {**self._headers, "accept": _EVENTS}
-            async with self._http.stream("GET", self._url, headers=headers) as answer:
-                if answer.status_code != 200:
-                    raise Lost(f"it answers with the status {answer.status_code}")
-                async for event in _events(answer):
-                    if event.kind == "endpoint" and not ready.done():
-                        ready.set_result(self._same_origin(event.data))
-                    elif event.kind == "message":
-                        await self._receive(event.data.encode())
+                    await self._take(answer, SSEDecoder(MAX_BYTES), ready=ready)
+                else:
+                    why = f"it answers with the status {answer.status_code}"
         except httpx.HTTPError as err:
             why = f"its stream broke off: {err}"
         except Lost as err:
-            why = str(err)
-        if not ready.done():
+            why, is_lost = str(err), True
+        if ready is not None and not ready.done():
             ready.set_exception(Lost(why))
-        await self._lost(why)
+        if is_lost:
+            await self._lost(why)
 
-    def _same_origin(self, endpoint: str) -> str:
+    async def _open_old(self) -> None:
         """Raises Lost for an endpoint elsewhere: it would get the credentials."""
-        found = urljoin(self._url, endpoint.strip())
-        if urlsplit(found)[:2] != urlsplit(self._url)[:2]:
+        ready = asyncio.get_running_loop().create_future()
+        self._tasks.append(asyncio.create_task(self._follow(ready)))
+        endpoint = urljoin(self._url, (await ready).strip())
+        if urlsplit(endpoint)[:2] != urlsplit(self._url)[:2]:
             raise Lost("it names an endpoint on another host")
-        return found
-
-    async def _post_old(self, data: bytes) -> None:
-        headers = {**self._headers, "content-type": "application/json"}
-        answer = await self._http.post(self._endpoint, content=data, headers=headers)
-        if answer.status_code >= 300:
-            raise Lost(f"it answers with the status {answer.status_code}")
+        self._endpoint = endpoint
 
 
 def _mirrored(schema: Any, path: tuple[str, ...] = ()) -> dict[str, tuple[str, ...]]:
@@ -274,23 +244,6 @@ def _mirrored(schema: Any, path: tuple[str, ...] = ()) -> dict[str, tuple[str, .
     return found
 
 
-def _header_value(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    plain = (
-        text.isascii() and text.isprintable() and text == text.strip() and not text.startswith("=?base64?")
-    )
-    return text if plain else f"=?base64?{base64.b64encode(text.encode()).decode()}?="
-
-
-def _answers(data: str, number: Any) -> bool:
-    try:
-        found = json.loads(data)
-    except (ValueError, RecursionError):
-        return False
-    batch = found if isinstance(found, list) else [found]
-    return any(isinstance(one, dict) and one.get("id") == number and "method" not in one for one in batch)
-
-
 async def _body(answer: httpx.Response) -> bytes:
     """Raises Lost for one that is too long."""
     found = b""
@@ -299,40 +252,3 @@ async def _body(answer: httpx.Response) -> bytes:
         if len(found) > MAX_BYTES:
             raise Lost(f"it sent more than {MAX_BYTES} bytes")
     return found
-
-
-async def _lines(answer: httpx.Response) -> AsyncIterator[str]:
-    """Raises Lost for a line that is too long."""
-    rest = b""
-    async for piece in answer.aiter_bytes():
-        rest = (rest + piece).replace(b"\r\n", b"\n")
-        *whole, rest = rest.split(b"\n")
-        for line in whole:
-            yield line.removesuffix(b"\r").decode("utf-8", "replace")
-        if len(rest) > MAX_BYTES:
-            raise Lost(f"it sent a line longer than {MAX_BYTES} bytes")
-
-
-async def _events(answer: httpx.Response) -> AsyncIterator[_Event]:
-    """The events of a stream (https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
-    event, size, lines = _Event(), 0, list[str]()
-    async for line in _lines(answer):
-        if not line:
-            event.data = "\n".join(lines)
-            if event.data or event.id:
-                yield event
-            event, size, lines = _Event(retry_s=event.retry_s), 0, []
-            continue
-        key, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        size += len(value)
-        if size > MAX_BYTES:
-            raise Lost(f"it sent an event longer than {MAX_BYTES} bytes")
-        if key == "data":
-            lines.append(value)
-        elif key == "event":
-            event.kind = value
-        elif key == "id":
-            event.id = value
-        elif key == "retry" and value.isdecimal():
-            event.retry_s = int(value[:9]) / 1000

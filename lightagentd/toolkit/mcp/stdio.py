@@ -6,34 +6,31 @@ import asyncio
 import shutil
 import tempfile
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from lightagentd.host.kept_process import KeptProcess
-from lightagentd.text.jsonrpc import MAX_BYTES, Lost, RpcError, read_line
+from lightagentd.text.jsonrpc import MAX_BYTES, Lost, Message, encode, lines
 from lightagentd.text.visible import visible
+from lightagentd.toolkit.mcp.connection import Lose, Receive, Transport
 
 _SAID_BYTES = 2000
 """How much of its standard error is kept, to say why it ended."""
 
 
-class Program:
-    """A server as a program (see `connection.Transport`). It has a home of its own, which goes with it."""
+class Program(Transport):
+    """A server as a program. It has a home of its own, which goes with it."""
 
     def __init__(
         self, argv: Sequence[str], environment: Mapping[str, str], above: Path, *, apart: str = ""
     ) -> None:
         """`above` is the folder for its home; with the name `apart` it outlives the call that starts it."""
         self._argv, self._environment, self._above, self._apart = argv, environment, above, apart
-        self.version = ""
         self._process: KeptProcess | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._said: deque[bytes] = deque(maxlen=4)
 
-    async def open(
-        self, receive: Callable[[bytes], Awaitable[None]], lost: Callable[[str], Awaitable[None]]
-    ) -> None:
+    async def open(self, receive: Receive, lost: Lose) -> None:
         home = Path(tempfile.mkdtemp(prefix="lightagent-server-", dir=self._above))
         own = {"HOME": str(home), "TMPDIR": str(home), **self._environment}
         try:
@@ -48,13 +45,10 @@ class Program:
             asyncio.create_task(self._listen(self._process)),
         ]
 
-    def mirror(self, tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return tools
-
-    async def send(self, data: bytes) -> None:
+    async def send(self, message: Message) -> None:
         if self._process is None or self._process.status is not None:
             raise Lost(self._ended())
-        self._process.stdin.write(data + b"\n")
+        self._process.stdin.write(encode(message) + b"\n")
         await self._process.stdin.drain()
 
     async def close(self) -> None:
@@ -67,20 +61,18 @@ class Program:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.to_thread(shutil.rmtree, process.home, ignore_errors=True)
 
-    async def _read(
-        self,
-        process: KeptProcess,
-        receive: Callable[[bytes], Awaitable[None]],
-        lost: Callable[[str], Awaitable[None]],
-    ) -> None:
+    async def _read(self, process: KeptProcess, receive: Receive, lost: Lose) -> None:
         why = ""
         try:
-            while (line := await read_line(process.stdout)) is not None:
+            async for line in lines(process.stdout):
+                if not line.endswith(b"\n"):
+                    why = "" if line else f"a line is longer than {MAX_BYTES} bytes"
+                    break  # half a line at the end is no message
                 await receive(line)
-        except (RpcError, Lost) as err:
-            why = str(err)
         except OSError:
             why = ""
+        except Lost as err:
+            why = str(err)
         if not why:
             await asyncio.sleep(0.05)  # its last words are on another pipe
         await lost(why or self._ended())

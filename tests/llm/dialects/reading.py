@@ -9,8 +9,8 @@ import pytest
 
 from lightagentd.errors import ModelError
 from lightagentd.llm.dialects.dialect import Decoder
-from lightagentd.text.sse import SSEDecoder
 from lightagentd.llm.protocol import Part, ReasoningDelta, TextDelta, ToolCall
+from lightagentd.text.sse import SSEDecoder
 
 STREAM = "text/event-stream"
 

@@ -25,8 +25,8 @@ from lightagentd.errors import (
 )
 from lightagentd.llm.answer_bound import PIECE_CHARS
 from lightagentd.llm.endpoint import http
-from lightagentd.text.sse import MOST_EVENT_BYTES
 from lightagentd.llm.protocol import Finish, TextDelta, ToolCall, Usage
+from lightagentd.text.sse import MOST_EVENT_BYTES
 from tests.clock import pass_time
 from tests.llm.endpoint.asking import ASK, asked, client_of, failed, said
 from tests.llm.endpoint.raw_server import END, HEAD, RawServer, Reply, chunked, response

@@ -162,8 +162,10 @@ def misbehave(number: Any, name: str, params: dict[str, Any]) -> dict[str, Any] 
             send({"id": wrong, "result": text("not this one")})
         return text("this one")
     if name == "noise":
-        sys.stdout.write("Hello! I am a friendly log line.\n\n")
-        return text("after the noise")
+        answer = {"jsonrpc": "2.0", "id": number, "result": text("in a batch, after the noise")}
+        sys.stdout.write(f"Hello! I am a friendly log line.\n\n[{json.dumps(answer)}]\n")
+        sys.stdout.flush()
+        return None
     if name == "escapes":
         return text("\x1b[2Jred \u202e\x07 text")
     if name == "fail":

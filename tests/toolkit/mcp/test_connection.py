@@ -60,7 +60,7 @@ async def test_both_kinds_of_servers_are_spoken_with(tmp_path: Path, era: str) -
 
 async def test_what_a_server_sends_wrongly_does_not_matter_where_it_answers(tmp_path: Path) -> None:
     async with connected(tmp_path, "legacy") as connection:
-        for name, said in (("ids", "this one"), ("noise", "after the noise")):
+        for name, said in (("ids", "this one"), ("noise", "in a batch, after the noise")):
             result, _ = await _call(connection, name)
             assert result["content"][0]["text"] == said
         with pytest.raises(TimeoutError):

@@ -67,7 +67,7 @@ async def serving(reply: Reply) -> AsyncIterator[Connection]:
         (http("302 Found", location="http://elsewhere.example/"), "the status 302"),
         (http("401 Unauthorized", "<html>"), "the status 401"),
         (http("200 OK", "...", content_type="application/json"), "more than 4194304 bytes"),
-        (events("data: ..."), "a line longer than"),
+        (events("data: ..."), "an event of more than 4 MiB"),
         (events(": nothing", "event: x"), "its answer broke off"),
         (http("200 OK", "{", content_type="application/json"), "cannot be taken"),
         (b"\x00\x01\x02", "cannot be reached"),

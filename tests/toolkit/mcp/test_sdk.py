@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from lightagentd.text.jsonrpc import Lost
-from lightagentd.toolkit.mcp.connection import NEWEST, OLDER, Connection, Running, Transport
+from lightagentd.text.mcp import LEGACY, MODERN
+from lightagentd.toolkit.mcp.connection import Connection, Running, Transport
 from lightagentd.toolkit.mcp.http import Http
 from lightagentd.toolkit.mcp.results import call_result, prompt_text, resource_text
 from lightagentd.toolkit.mcp.stdio import Program
@@ -78,11 +79,11 @@ async def _use(transport: Transport, version: str) -> None:
 
 
 async def test_over_standard_streams(tmp_path: Path) -> None:
-    await _use(Program([sys.executable, str(SERVER)], {}, tmp_path), NEWEST)
+    await _use(Program([sys.executable, str(SERVER)], {}, tmp_path), MODERN)
 
 
 async def test_over_http(url: str) -> None:
-    await _use(Http(f"{url}/mcp", {}), NEWEST)
+    await _use(Http(f"{url}/mcp", {}), MODERN)
 
 
 async def test_over_http_of_the_older_versions(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,12 +92,12 @@ async def test_over_http_of_the_older_versions(url: str, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Connection, "_discovered", none)  # as if the server did not know of it
     transport = Http(f"{url}/mcp", {})
-    await _use(transport, OLDER[0])
+    await _use(transport, LEGACY[0])
     assert transport._session
 
 
 async def test_over_http_of_the_oldest_version(url: str) -> None:
-    await _use(Http(f"{url}/sse", {}), OLDER[0])
+    await _use(Http(f"{url}/sse", {}), LEGACY[0])
 
 
 async def test_where_no_server_is(url: str) -> None:

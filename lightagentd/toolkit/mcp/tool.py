@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,14 +22,14 @@ from lightagentd.errors import (
     LOOK_FIRST,
     ConfigError,
     InvalidArgument,
-    LightagentError,
     OutcomeUnknown,
     PermissionDenied,
     ToolError,
 )
 from lightagentd.text.jsonrpc import Lost, RpcError
-from lightagentd.tool import ActionMethod, Args, Context, Effect, Place, Result, Tool, action
-from lightagentd.toolkit.mcp.asking import ELICIT, answers, take
+from lightagentd.text.mcp import ELICIT
+from lightagentd.tool import ActionMethod, Args, Context, Effect, NeedsInput, Place, Result, Tool, action
+from lightagentd.toolkit.mcp.asking import answers, take
 from lightagentd.toolkit.mcp.connection import Connection, Offers, Running, Transport
 from lightagentd.toolkit.mcp.results import call_result, clean, listed_text, prompt_text, resource_text
 from lightagentd.toolkit.mcp.server_file import ServerFile, digest, read_approved, read_server, told
@@ -66,24 +66,42 @@ class _PromptArgs(Args):
 class _Pending:
     """A request that runs, and what an older server asks meanwhile."""
 
-    def __init__(self, progress: Callable[[str], None]) -> None:
-        self.progress = progress
-        self.task: asyncio.Task[dict[str, Any]] | None = None
-        self.question: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._answer: asyncio.Future[dict[str, Any]] | None = None
+    def __init__(self, ctx: Context, connection: Connection, method: str, params: dict[str, Any]) -> None:
+        self.connection, self.method, self.params = connection, method, params
+        self._running = Running(progress=_shown_by(ctx), ask=self._ask)
+        self.task = asyncio.create_task(connection.request(method, params, self._running))
+        self._question, self._answer = _future(), _future()
 
-    async def ask(self, params: dict[str, Any]) -> dict[str, Any]:
-        if self.question.done():
+    async def reply(self) -> dict[str, Any]:
+        """The result once the task is done, else what the server asks. A cancel cancels the request."""
+        try:
+            await asyncio.wait([self.task, self._question], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self.task.cancel()
+            await asyncio.gather(self.task, return_exceptions=True)
+            raise
+        return self.task.result() if self.task.done() else self._question.result()
+
+    def answer(self, ctx: Context, result: dict[str, Any]) -> None:
+        """Go on with the call, for a context of now."""
+        self._running.progress = _shown_by(ctx)
+        answer, self._question, self._answer = self._answer, _future(), _future()
+        if not answer.done():
+            answer.set_result(result)
+
+    async def _ask(self, params: dict[str, Any]) -> dict[str, Any]:
+        if self._question.done():
             return {"action": "decline"}  # one at a time
-        self._answer = asyncio.get_running_loop().create_future()
-        self.question.set_result({"method": ELICIT, "params": params})
+        self._question.set_result({"method": ELICIT, "params": params})
         return await self._answer
 
-    def answer(self, result: dict[str, Any]) -> None:
-        assert self._answer is not None
-        self.question = asyncio.get_running_loop().create_future()
-        if not self._answer.done():
-            self._answer.set_result(result)
+
+def _future() -> asyncio.Future[dict[str, Any]]:
+    return asyncio.get_running_loop().create_future()
+
+
+def _shown_by(ctx: Context) -> Callable[[str], None]:
+    return lambda text: ctx.progress(f"{clean(text)}\n")
 
 
 class McpTool(Tool):
@@ -103,69 +121,51 @@ class McpTool(Tool):
 
     async def close(self) -> None:
         for pending in self._held.values():
-            if pending.task is not None:
-                pending.task.cancel()
+            pending.task.cancel()
         self._held.clear()
-        if self._connection is not None:
-            await self._connection.close()
+        await self._drop()
 
     async def ask_server(self, ctx: Context, method: str, params: dict[str, Any]) -> Result:
         """Make a request, and show its result. Raises the call's errors, and NeedsInput."""
-        connection = await self._connected(ctx)
-        try:
+        async with self._failing(ctx):
             if method.endswith("/list"):
-                return Result(output=await self._lists(connection, method))
-            if method == "tools/call":
-                self._check(params["name"])
-            return await self._finished(
-                ctx, connection, self._begin(ctx, connection, method, params), method, params
-            )
-        except (RpcError, Lost, OSError) as err:
-            raise await self._failed(ctx, err) from None
+                return Result(output=await self._lists(await self._connected(ctx), method))
+            return await self._finished(ctx, await self._begun(ctx, method, params))
 
     async def resume(self, ctx: Context, state: Any, answer: str) -> Result:
         """Go on with the answer of a person."""
-        method, params = state["method"], state["params"]
         take(state["requests"], state, answer)
         found = answers(self.name, state["requests"], state)
-        try:
+        async with self._failing(ctx):
             if (key := state["held"]) is None:
-                connection = await self._connected(ctx)
-                if method == "tools/call":
-                    self._check(params["name"])
-                params = _answered(params, found, state["requestState"])
-                pending = self._begin(ctx, connection, method, params)
-            else:
-                held, kept = self._held.pop(key, None), self._connection
-                if held is None or kept is None or not kept.alive:
-                    why = f"The MCP server {self.name} has ended since it asked."
-                    raise ToolError(why, suggestion="Ask for the call again.")
-                pending, connection = held, kept
-                pending.progress = ctx.progress
-                pending.answer(found[""])
-            return await self._finished(ctx, connection, pending, method, params)
-        except (RpcError, Lost, OSError) as err:
-            raise await self._failed(ctx, err) from None
+                params = _answered(state["params"], found, state["requestState"])
+                return await self._finished(ctx, await self._begun(ctx, state["method"], params))
+            pending = self._held.pop(key, None)
+            if pending is None or pending.connection is not self._connection or not pending.connection.alive:
+                why = f"The MCP server {self.name} has ended since it asked."
+                raise ToolError(why, suggestion="Ask for the call again.")
+            pending.answer(ctx, found[""])
+            return await self._finished(ctx, pending)
 
-    def _begin(self, ctx: Context, connection: Connection, method: str, params: dict[str, Any]) -> _Pending:
-        pending = _Pending(ctx.progress)
-        running = Running(progress=lambda text: pending.progress(f"{clean(text)}\n"), ask=pending.ask)
-        pending.task = asyncio.create_task(connection.request(method, params, running))
-        return pending
+    async def _begun(self, ctx: Context, method: str, params: dict[str, Any]) -> _Pending:
+        connection = await self._connected(ctx)
+        if method == "tools/call":
+            self._check(params["name"])
+        return _Pending(ctx, connection, method, params)
 
-    async def _finished(
-        self, ctx: Context, connection: Connection, pending: _Pending, method: str, params: dict[str, Any]
-    ) -> Result:
+    async def _finished(self, ctx: Context, pending: _Pending) -> Result:
         """The result of a request. Raises NeedsInput where the server asks a person."""
+        method, params = pending.method, pending.params
         for _ in range(_ROUNDS):
-            found = await self._asked_or_done(pending)
+            found = await pending.reply()
             state: dict[str, Any] = {"method": method, "params": params, "held": None, "requestState": None}
-            if "method" in found:
-                key = state["held"] = secrets.token_hex(8)
-                state["requests"] = {"": found}
-                self._hold(key, pending)
-                result = answers(self.name, state["requests"], state)[""]
-                self._held.pop(key).answer(result)
+            if not pending.task.done():
+                state |= {"requests": {"": found}, "held": secrets.token_hex(8)}
+                try:
+                    pending.answer(ctx, answers(self.name, state["requests"], state)[""])
+                except NeedsInput:
+                    self._hold(state["held"], pending)
+                    raise
                 continue
             if found.get("resultType") != "input_required":
                 return self._result(method, found)
@@ -173,33 +173,20 @@ class McpTool(Tool):
             state |= {"requests": requests, "requestState": found.get("requestState")}
             if not isinstance(requests, dict) or len(requests) > _ROUNDS:
                 raise RpcError(-1, "it asks in a way that is not understood")
-            result = answers(self.name, requests, state)
-            params = _answered(params, result, state["requestState"])
-            pending = self._begin(ctx, connection, method, params)
+            params = _answered(params, answers(self.name, requests, state), state["requestState"])
+            pending = _Pending(ctx, pending.connection, method, params)
+        pending.task.cancel()
         raise RpcError(-1, f"it asked more than {_ROUNDS} times what nobody can be asked")
-
-    async def _asked_or_done(self, pending: _Pending) -> dict[str, Any]:
-        """The result, or what an older server asks meanwhile. A cancel cancels the request."""
-        assert pending.task is not None
-        try:
-            await asyncio.wait([pending.task, pending.question], return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            pending.task.cancel()
-            with suppress(RpcError, Lost, OSError, asyncio.CancelledError):
-                await pending.task
-            raise
-        return pending.task.result() if pending.task.done() else pending.question.result()
 
     def _hold(self, key: str, pending: _Pending) -> None:
         if len(self._held) >= _HELD:
-            assert pending.task is not None
             pending.task.cancel()
             raise ToolError(f"{_HELD} calls of the MCP server {self.name} wait for a person already.")
         self._held[key] = pending
-        asyncio.get_running_loop().call_later(_HOLD_S, self._let_go, key, pending)
+        asyncio.get_running_loop().call_later(_HOLD_S, self._let_go, key)
 
-    def _let_go(self, key: str, pending: _Pending) -> None:
-        if self._held.pop(key, None) is not None and pending.task is not None:
+    def _let_go(self, key: str) -> None:
+        if (pending := self._held.pop(key, None)) is not None:
             pending.task.cancel()
 
     def _result(self, method: str, found: dict[str, Any]) -> Result:
@@ -235,8 +222,6 @@ class McpTool(Tool):
                     connection.changed = True
                 if connection.changed:
                     self._compare(ctx, await connection.offers())
-            except (RpcError, Lost, OSError, TimeoutError) as err:
-                raise await self._failed(ctx, err) from None
             except BaseException:
                 await self._drop()
                 raise
@@ -268,19 +253,30 @@ class McpTool(Tool):
                 suggestion=f"It is held back until an administrator looks at it: lactl mcp show {self.name}",
             )
 
-    async def _failed(self, ctx: Context, err: Exception) -> LightagentError:
-        """The error of a call. A server that cannot be used is ended, and the next call starts it again."""
-        why = clean(str(err) or type(err).__name__)[:2000].rstrip(".")
-        if isinstance(err, RpcError):
-            return ToolError(f"The MCP server {self.name} refuses: {why}.")
-        await self._drop()
-        if isinstance(err, TimeoutError):
-            why = "it did not answer in time when it was started"
-        elif ctx.effect is Effect.CHANGE and isinstance(err, Lost):
-            return OutcomeUnknown(f"The MCP server {self.name} was lost: {why}.", suggestion=LOOK_FIRST)
-        return ToolError(
-            f"The MCP server {self.name} was lost: {why}.", suggestion="Another call starts it again."
-        )
+    @asynccontextmanager
+    async def _failing(self, ctx: Context) -> AsyncIterator[None]:
+        """Turns errors into those of a call. A server that cannot be used is ended; the next call starts it
+        again.
+        """
+        try:
+            yield
+        except RpcError as err:
+            raise ToolError(f"The MCP server {self.name} refuses: {_why(err)}.") from None
+        except (Lost, OSError) as err:
+            await self._drop()
+            how = (
+                "it did not answer in time when it was started"
+                if isinstance(err, TimeoutError)
+                else _why(err)
+            )
+            why = f"The MCP server {self.name} was lost: {how}."
+            if ctx.effect is Effect.CHANGE and isinstance(err, Lost):
+                raise OutcomeUnknown(why, suggestion=LOOK_FIRST) from None
+            raise ToolError(why, suggestion="Another call starts it again.") from None
+
+
+def _why(err: Exception) -> str:
+    return clean(str(err) or type(err).__name__)[:2000].rstrip(".")
 
 
 def _answered(params: Mapping[str, Any], found: dict[str, Any], state: Any) -> dict[str, Any]:

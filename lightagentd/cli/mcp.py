@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+
 import click
 
 from lightagentd.cli.mcp_servers import COMMANDS
-from lightagentd.cli.mcp_serving import Serving, serve
-from lightagentd.cli.options import Settings, agent_names
+from lightagentd.cli.options import CALL_TIMEOUT_S, Group, Settings, agent_names
+from lightagentd.cli.output import warn
 
 _AGENT = "Whose tools are served."
+
+
+class Serving(Group):
+    """A noun that serves when no command is named."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return click.Group.parse_args(self, ctx, args)
 
 
 @click.group("mcp", cls=Serving, invoke_without_command=True)
@@ -30,7 +40,20 @@ def command(context: click.Context, agent: str) -> None:
     held back.
     """
     if context.invoked_subcommand is None:
-        serve(context.ensure_object(Settings), agent)
+        _serve(context.ensure_object(Settings), agent)
+
+
+def _serve(settings: Settings, agent: str) -> None:
+    """Serve until the input ends."""
+    import asyncio
+
+    from lightagentd.client.aio import AsyncClient
+    from lightagentd.mcp_server.stdio import serve as serving
+
+    if sys.stdin.isatty():
+        warn("A program starts this and writes a message a line; end it with Ctrl-D.")
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a client that has gone ends what runs for it, in order
+    asyncio.run(serving(lambda: AsyncClient(settings.socket or None, timeout_s=CALL_TIMEOUT_S), agent))
 
 
 for one in COMMANDS:

@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from lightagentd.errors import LightagentError
-from lightagentd.mcp_server.request import Connect
+from lightagentd.mcp_server.request import Connect, called
 from lightagentd.text.readable import visible, warnings
 
 _MOST_CHARS = 8000
@@ -75,34 +75,30 @@ async def is_open(connect: Connect, event: dict[str, Any]) -> bool:
     """Whether the daemon still waits for the answer: the event that says otherwise may be on its way. Raises
     LightagentError.
     """
-    name = question_id(event)
-    async with connect() as client:
-        if event["type"] == "approval_requested":
-            return (await client.approvals_get(approval=name))["approval"]["state"] == "waiting"
-        return (await client.inputs_get(input=name))["input"]["state"] == "waiting"
+    if event["type"] == "approval_requested":
+        found = (await called(connect, "Approvals.Get", approval=question_id(event)))["approval"]
+    else:
+        found = (await called(connect, "Inputs.Get", input=question_id(event)))["input"]
+    return bool(found["state"] == "waiting")
 
 
 async def answer(connect: Connect, event: dict[str, Any], given: dict[str, Any]) -> str:
     """Tell the daemon what the person said, an ElicitResult. Gives why it still waits, if it does."""
-    action, content = given.get("action"), given.get("content")
-    fields = content if isinstance(content, dict) else {}
-    client, name = connect(), question_id(event)
+    action, content, name = given.get("action"), given.get("content"), question_id(event)
+    accepted = content if action == "accept" and isinstance(content, dict) else {}
     try:
-        if event["type"] == "approval_requested":
-            allowed = fields.get("allow")
-            if action == "accept" and allowed is True:
-                client.interactive = True
-                client.timeout_s = _AUTHENTICATE_S
-                async with client:
-                    await client.approvals_approve(approval=name, digest=event["digest"])
+        if event["type"] != "approval_requested":
+            if isinstance(text := accepted.get("answer"), str) and text.strip():
+                await called(connect, "Inputs.Answer", input=name, text=text)
                 return ""
-            if action == "decline" or (action == "accept" and allowed is False):
-                async with client:
-                    await client.approvals_deny(approval=name)
-                return ""
-        elif action == "accept" and isinstance(text := fields.get("answer"), str) and text.strip():
+        elif accepted.get("allow") is True:
+            client = connect()
+            client.interactive, client.timeout_s = True, _AUTHENTICATE_S
             async with client:
-                await client.inputs_answer(input=name, text=text)
+                await client.approvals_approve(approval=name, digest=event["digest"])
+            return ""
+        elif action == "decline" or accepted.get("allow") is False:
+            await called(connect, "Approvals.Deny", approval=name)
             return ""
     except LightagentError as err:
         return err.message

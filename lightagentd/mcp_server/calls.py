@@ -13,9 +13,10 @@ from typing import Any
 from lightagentd.errors import InvalidArgument, LightagentError
 from lightagentd.mcp_server import asking
 from lightagentd.mcp_server.held import PROMPT, Held
-from lightagentd.mcp_server.request import Connect, Request
+from lightagentd.mcp_server.request import Connect, Request, called
 from lightagentd.mcp_server.telling import Telling
 from lightagentd.text.jsonrpc import INVALID_PARAMS, Lost, Peer, RpcError
+from lightagentd.text.mcp import ELICIT
 
 ASK = "ask_agent"
 _IN_TURNS = {"agent", "flows", "human", "message", "plan", "tools", "skill_activate"}
@@ -52,10 +53,8 @@ class Calls:
         name, arguments = request.text("name"), request.object("arguments")
         key = json.dumps([name, arguments], sort_keys=True)
         held = self._held.pop(key, None)
-        if held is not None and held.stale:
-            held = None
         try:
-            if held is None:
+            if held is None or held.stale:
                 held = Held(self._connect, *await self._call_of(name, arguments))
                 held.start()
             held.teller = Telling(self._peer, request)
@@ -68,13 +67,10 @@ class Calls:
             return _failed(err.to_dict())
         held.teller = None
         if held.end is None:
-            await self._keep(key, held)
-        return result
-
-    async def _keep(self, key: str, held: Held) -> None:
-        self._held[key] = held
+            self._held[key] = held
         while len(self._held) > _MOST_HELD:
             await self._held.pop(next(iter(self._held))).stop(cancel=False)
+        return result
 
     async def _call_of(self, name: str, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """The daemon's method for a call, and its parameters. Raises RpcError, InvalidArgument."""
@@ -91,10 +87,7 @@ class Calls:
     async def _result(self, held: Held, request: Request) -> dict[str, Any]:
         """The result of a call that has ended, or that it waits for somebody whom nobody can ask here."""
         brought = request.object("inputResponses")
-        while held.end is None:
-            if (question := held.question) is None:
-                await held.change()
-                continue
+        while (question := await held.next_question()) is not None:
             params = asking.form(question) if request.elicits else None
             given = brought.pop(asking.question_id(question), None) if params else None
             if params and given is None and request.modern:
@@ -113,7 +106,7 @@ class Calls:
         self, held: Held, question: dict[str, Any], params: dict[str, Any]
     ) -> dict[str, Any] | None:
         """The client's answer, empty if it fails; None if the question is answered elsewhere before."""
-        asked = asyncio.create_task(self._peer.ask("elicitation/create", params))
+        asked = asyncio.create_task(self._peer.ask(ELICIT, params))
         over = asyncio.create_task(held.until_over(question))
         try:
             await asyncio.wait([asked, over], return_when=asyncio.FIRST_COMPLETED)
@@ -129,8 +122,7 @@ class Calls:
         return found if isinstance(found, dict) else {}
 
     async def _tools(self) -> list[dict[str, Any]]:
-        async with self._connect() as client:
-            found = (await client.agents_usable_tools(name=self._agent))["tools"]
+        found = (await called(self._connect, "Agents.UsableTools", name=self._agent))["tools"]
         listed = []
         for tool in found:
             for action in tool["actions"]:
@@ -138,15 +130,9 @@ class Calls:
                 if not {tool["name"], function} & _IN_TURNS:
                     self._actions[function] = tool["name"], action["name"]
                     title = {"title": f"{tool['name']}: {action['name'].replace('_', ' ')}"}
-                    listed.append(
-                        {
-                            "name": function,
-                            **title,
-                            "description": action["description"],
-                            "inputSchema": {"type": "object", **action["schema"]},
-                            "annotations": title | _EFFECTS[action["effect"]],
-                        }
-                    )
+                    told = {"name": function, **title, "description": action["description"]}
+                    told["inputSchema"] = {"type": "object", **action["schema"]}
+                    listed.append({**told, "annotations": title | _EFFECTS[action["effect"]]})
         return sorted(listed, key=lambda one: str(one["name"]))
 
     def _ask_tool(self) -> dict[str, Any]:
@@ -186,7 +172,7 @@ def _prompt(arguments: dict[str, Any], agent: str) -> dict[str, Any]:
 def _wants(question: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
     """An InputRequiredResult. The retry says which call it belongs to by its arguments."""
     name = asking.question_id(question)
-    asked = {"method": "elicitation/create", "params": {"mode": "form", **params}}
+    asked = {"method": ELICIT, "params": {"mode": "form", **params}}
     return {"resultType": "input_required", "inputRequests": {name: asked}, "requestState": name}
 
 
@@ -212,11 +198,8 @@ def _ended(held: Held) -> dict[str, Any]:
 
 def _failed(error: dict[str, Any]) -> dict[str, Any]:
     said = f"{error['message']} {error.get('suggestion') or ''}".strip()
-    known = {
-        key: error[key]
-        for key in ("code", "message", "suggestion", "field", "id", "session")
-        if error.get(key)
-    }
+    shown = ("code", "message", "suggestion", "field", "id", "session")
+    known = {key: error[key] for key in shown if error.get(key)}
     return {"content": [_text(said)], "isError": True, "_meta": {"org.lightagent1/error": known}}
 
 

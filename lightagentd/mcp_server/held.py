@@ -16,7 +16,7 @@ from typing import Any
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.errors import LightagentError
 from lightagentd.mcp_server.asking import question_id
-from lightagentd.mcp_server.request import Connect
+from lightagentd.mcp_server.request import Connect, called
 from lightagentd.mcp_server.telling import Telling
 from lightagentd.text.jsonrpc import Lost
 
@@ -54,15 +54,20 @@ class Held:
     def stale(self) -> bool:
         return self.end is not None and time.monotonic() - self._ended_s > _STALE_S
 
-    async def change(self) -> None:
-        """Wait until it ends, or a question comes or goes."""
-        await self._changed.wait()
-        self._changed.clear()
+    async def next_question(self) -> dict[str, Any] | None:
+        """The question that it waits for next, if it does before it ends."""
+        while self.end is None and self.question is None:
+            await self._change()
+        return self.question
 
     async def until_over(self, question: dict[str, Any]) -> None:
         """Wait until it does not wait for this answer any more."""
         while self.question is question:
-            await self.change()
+            await self._change()
+
+    async def _change(self) -> None:
+        await self._changed.wait()
+        self._changed.clear()
 
     async def stop(self, *, cancel: bool) -> None:
         """End it: a call of a tool ends with its connection, a turn only if it is to be cancelled."""
@@ -72,8 +77,7 @@ class Held:
         await asyncio.gather(self._task, return_exceptions=True)
         if cancel and self.session:
             with contextlib.suppress(LightagentError):
-                async with self._connect() as client:
-                    await client.sessions_cancel(session=self.session)
+                await called(self._connect, "Sessions.Cancel", session=self.session)
 
     async def _follow(self) -> None:
         try:

@@ -15,7 +15,7 @@ from lightagentd.mcp_server import asking
 from lightagentd.mcp_server.held import PROMPT, Held
 from lightagentd.mcp_server.request import Connect, Request, called
 from lightagentd.mcp_server.telling import Telling
-from lightagentd.text.jsonrpc import INVALID_PARAMS, Lost, Peer, RpcError
+from lightagentd.text.jsonrpc import INVALID_PARAMS, Peer, RpcError
 from lightagentd.text.mcp import ELICIT
 
 ASK = "ask_agent"
@@ -81,8 +81,8 @@ class Calls:
         if name not in self._actions:
             raise RpcError(INVALID_PARAMS, f"There is no tool {name[:60]!r}.", {"code": "tool_not_found"})
         tool, action = self._actions[name]
-        called = {"agent": self._agent, "tool": tool, "action": action}
-        return "Tools.Call", {**called, "args": arguments, "outside": True}
+        named = {"agent": self._agent, "tool": tool, "action": action}
+        return "Tools.Call", {**named, "args": arguments, "outside": True}
 
     async def _result(self, held: Held, request: Request) -> dict[str, Any]:
         """The result of a call that has ended, or that it waits for somebody whom nobody can ask here."""
@@ -110,15 +110,12 @@ class Calls:
         over = asyncio.create_task(held.until_over(question))
         try:
             await asyncio.wait([asked, over], return_when=asyncio.FIRST_COMPLETED)
-            if not asked.done():
-                return None
-            found = await asked
-        except (RpcError, Lost, OSError):
-            return {}
         finally:
             asked.cancel()
             over.cancel()
-            await asyncio.gather(asked, over, return_exceptions=True)
+            ended: tuple[Any, Any] = await asyncio.gather(asked, over, return_exceptions=True)
+        if isinstance(found := ended[0], asyncio.CancelledError):
+            return None
         return found if isinstance(found, dict) else {}
 
     async def _tools(self) -> list[dict[str, Any]]:

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from lightagentd import __version__
 from lightagentd.client.aio import AsyncClient
 from lightagentd.errors import InvalidArgument, LightagentError, LimitExceeded, NotFound
 from lightagentd.text.jsonrpc import BUSY, INTERNAL_ERROR, INVALID_PARAMS, Message, RpcError
-from lightagentd.text.mcp import LEGACY, ME, MODERN, PREFIX
+from lightagentd.text.mcp import LEGACY, MODERN, PREFIX, me
 
+ME = me(__version__)
 SERVED = tuple(one for one in LEGACY if one != "2025-03-26")
 """The versions that begin with `initialize`, but for one: it alone has batches."""
 _CACHED_MS = {"server/discover": 60_000, "tools/list": 10_000, "prompts/list": 10_000}

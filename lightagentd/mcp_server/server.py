@@ -10,7 +10,7 @@ from typing import Any
 from lightagentd.errors import LightagentError
 from lightagentd.mcp_server.calls import Calls
 from lightagentd.mcp_server.reading import Reading
-from lightagentd.mcp_server.request import SERVED, Connect, Request, rpc_error
+from lightagentd.mcp_server.request import ME, SERVED, Connect, Request, rpc_error
 from lightagentd.mcp_server.telling import LEVELS
 from lightagentd.text.jsonrpc import (
     INTERNAL_ERROR,
@@ -21,7 +21,7 @@ from lightagentd.text.jsonrpc import (
     RpcError,
     Send,
 )
-from lightagentd.text.mcp import ME, MODERN, PREFIX, UNSUPPORTED_VERSION
+from lightagentd.text.mcp import MODERN, PREFIX, UNSUPPORTED_VERSION
 
 _log = logging.getLogger(__name__)
 

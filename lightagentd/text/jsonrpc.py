@@ -21,8 +21,6 @@ MAX_BYTES = 4 << 20
 MAX_DEPTH = 64
 MAX_RUNNING = 32
 """How many requests of the other end run at once; more are refused."""
-_SMALL_BYTES = 16 << 10
-"""Up to this size nothing in a message can take long, so nobody counts."""
 _ID_LIMIT = 1 << 63
 _CANCEL_S = 1.0
 """How long the other end has to take in that a request is cancelled."""
@@ -66,9 +64,8 @@ def decode(data: bytes) -> Any:
     if len(data) > MAX_BYTES:
         raise RpcError(INVALID_REQUEST, f"The message is longer than {MAX_BYTES} bytes.")
     try:
-        if len(data) > _SMALL_BYTES:
-            for _ in counting(data):
-                pass
+        for _ in counting(data):
+            pass
         return decoded(data, depth=MAX_DEPTH, surrogates=False)
     except BadJson as err:
         raise RpcError(PARSE_ERROR, f"The message is not JSON: {err}.") from None

@@ -9,8 +9,6 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from lightagentd import __version__
-
 MODERN = "2026-07-28"
 LEGACY = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 """The newest first."""
@@ -22,13 +20,11 @@ NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 """The parameter that the header Mcp-Name repeats, by the method."""
 EVENTS = "text/event-stream"
 _BASE64 = "=?base64?"
-ME = {"name": "lightagentd", "title": "lightagentd, the agent daemon", "version": __version__}
 
 
-def about(version: str, capabilities: dict[str, Any]) -> dict[str, Any]:
-    """What a request of today says in `_meta`."""
-    said = {"protocolVersion": version, "clientInfo": ME, "clientCapabilities": capabilities}
-    return {f"{PREFIX}{key}": value for key, value in said.items()}
+def me(version: str) -> dict[str, Any]:
+    """How either end names itself."""
+    return {"name": "lightagentd", "title": "lightagentd, the agent daemon", "version": version}
 
 
 def header(text: str) -> str:

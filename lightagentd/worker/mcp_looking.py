@@ -59,15 +59,11 @@ class ServerWorkers:
 
     def note(self, server: str, event: dict[str, Any]) -> None:
         """An event of a call, which may say that the server has changed (`toolkit.mcp.tool.CHANGED`)."""
-        if (
-            event["kind"] != "event"
-            or event.get("type") != "changed"
-            or not isinstance(event.get("data"), dict)
-        ):
+        data, said = event.get("data"), []
+        if event["kind"] != "event" or event.get("type") != "changed" or not isinstance(data, dict):
             return
-        said = []
         for key, words in (("tools", "changed after they were approved"), ("new", "nobody has approved")):
-            names = event["data"].get(key)
+            names = data.get(key)
             if isinstance(names, list) and names:
                 said.append(f"{', '.join(str(one)[:100] for one in names[:20])}: {words}")
         self._changed[server] = (

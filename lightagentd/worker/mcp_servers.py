@@ -31,7 +31,7 @@ class ServersInterface(VarlinkInterface, name="org.lightagent1.WorkerServers"):
         from lightagentd.text.jsonrpc import Lost, RpcError
         from lightagentd.toolkit.mcp.connection import Connection
         from lightagentd.toolkit.mcp.results import clean
-        from lightagentd.toolkit.mcp.server_file import read_server, told
+        from lightagentd.toolkit.mcp.server_file import read_server
         from lightagentd.toolkit.mcp.tool import transport_of
 
         try:
@@ -48,4 +48,4 @@ class ServersInterface(VarlinkInterface, name="org.lightagent1.WorkerServers"):
         except (RpcError, Lost, OSError, TimeoutError) as err:
             why = clean(str(err))[:2000].rstrip(".") or "it did not answer in time"
             raise error_reply(ToolError(f"The MCP server {server} cannot be used: {why}.")) from err
-        return {**vars(found), "tools": [told(one) for one in found.tools]}
+        return found

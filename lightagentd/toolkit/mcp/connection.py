@@ -14,11 +14,13 @@ import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from lightagentd import __version__
 from lightagentd.text.jsonrpc import METHOD_NOT_FOUND, Lost, Message, Peer, RpcError, decode, message_of
-from lightagentd.text.mcp import ELICIT, LEGACY, ME, MODERN, PREFIX, about
+from lightagentd.text.mcp import ELICIT, LEGACY, MODERN, PREFIX, me
+from lightagentd.toolkit.mcp.server_file import told
 
 _log = logging.getLogger(__name__)
 
@@ -28,6 +30,12 @@ MOST_A_SECOND = 5000
 PROBE_S, START_S = 10.0, 30.0
 _MODERN_ERRORS = range(-32099, -32019)
 _CAN: dict[str, Any] = {"elicitation": {"form": {}}}
+_ME = me(__version__)
+_ABOUT = {
+    f"{PREFIX}protocolVersion": MODERN,
+    f"{PREFIX}clientInfo": _ME,
+    f"{PREFIX}clientCapabilities": _CAN,
+}
 _REJECTED = -1
 
 Receive = Callable[[bytes], Awaitable[list[Message]]]
@@ -68,18 +76,6 @@ class Running:
     """Takes the parameters of an elicitation and gives its result."""
 
 
-@dataclass(kw_only=True)
-class Offers:
-    """What a server has."""
-
-    version: str
-    server: dict[str, Any]
-    """Its name and version, as it says."""
-    tools: list[dict[str, Any]] = field(default_factory=list)
-    resources: bool = False
-    prompts: bool = False
-
-
 class Connection:
     """One connection. Start it, and close it in the end."""
 
@@ -103,7 +99,11 @@ class Connection:
             self.alive = True
             found = await self._discovered()
             if found is None:
-                found = await self._initialized()
+                try:
+                    found = await self._initialized()
+                except RpcError:  # one of today that was slow to start has heard the question by now
+                    if (found := await self._discovered()) is None:
+                        raise
         self._capabilities = _object(found.get("capabilities"))
         if self._modern and _object(self._capabilities.get("tools")).get("listChanged"):
             self._listening = asyncio.create_task(self._listen())
@@ -117,17 +117,19 @@ class Connection:
         await self._peer.close("The connection is closed.")
         await self._transport.close()
 
-    async def offers(self) -> Offers:
-        """All that the server offers now. Raises RpcError, Lost, OSError."""
+    async def offers(self) -> dict[str, Any]:
+        """What the server offers now: {version, server, tools, resources, prompts}. `server` is its name and
+        version, as it says; of its tools it has what an approval is about. Raises RpcError, Lost, OSError.
+        """
         self.changed = False
         tools = await self.listed("tools/list", "tools") if "tools" in self._capabilities else []
-        return Offers(
-            version=self._transport.version,
-            server=self._server,
-            tools=self._transport.mirror(tools) if self._modern else tools,
-            resources="resources" in self._capabilities,
-            prompts="prompts" in self._capabilities,
-        )
+        tools = self._transport.mirror(tools) if self._modern else tools
+        found = {
+            "version": self._transport.version,
+            "server": self._server,
+            "tools": [told(one) for one in tools],
+        }
+        return found | {part: part in self._capabilities for part in ("resources", "prompts")}
 
     async def listed(self, method: str, key: str) -> list[dict[str, Any]]:
         """All pages of a list. Raises RpcError for a list without end, Lost, OSError."""
@@ -150,7 +152,7 @@ class Connection:
         self, method: str, params: dict[str, Any], running: Running | None = None
     ) -> dict[str, Any]:
         """The result of one request. A cancel cancels it at the server. Raises RpcError, Lost, OSError."""
-        meta = about(self._transport.version, _CAN) if self._modern else {}
+        meta = dict[str, Any](_ABOUT) if self._modern else {}
         self._last += 1
         token = self._last
         if running is not None:
@@ -174,7 +176,7 @@ class Connection:
         """What a server of today says of itself; None for an older one. Raises Lost, RpcError, OSError."""
         try:
             async with asyncio.timeout(PROBE_S):
-                found = await self._peer.ask("server/discover", {"_meta": about(MODERN, _CAN)})
+                found = await self._peer.ask("server/discover", {"_meta": _ABOUT})
         except TimeoutError:
             return None
         except RpcError as err:
@@ -189,7 +191,7 @@ class Connection:
         return dict(found)
 
     async def _initialized(self) -> dict[str, Any]:
-        asked = {"protocolVersion": LEGACY[0], "capabilities": _CAN, "clientInfo": ME}
+        asked = {"protocolVersion": LEGACY[0], "capabilities": _CAN, "clientInfo": _ME}
         found = _object(await self._peer.ask("initialize", asked))
         version = found.get("protocolVersion")
         if version not in LEGACY:

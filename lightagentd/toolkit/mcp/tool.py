@@ -30,9 +30,9 @@ from lightagentd.text.jsonrpc import Lost, RpcError
 from lightagentd.text.mcp import ELICIT
 from lightagentd.tool import ActionMethod, Args, Context, Effect, NeedsInput, Place, Result, Tool, action
 from lightagentd.toolkit.mcp.asking import answers, take
-from lightagentd.toolkit.mcp.connection import Connection, Offers, Running, Transport
+from lightagentd.toolkit.mcp.connection import Connection, Running, Transport
 from lightagentd.toolkit.mcp.results import call_result, clean, listed_text, prompt_text, resource_text
-from lightagentd.toolkit.mcp.server_file import ServerFile, digest, read_approved, read_server, told
+from lightagentd.toolkit.mcp.server_file import ServerFile, digest, read_approved, read_server
 from lightagentd.toolkit.mcp.stdio import Program
 from lightagentd.toolkit.openapi.document import Document
 from lightagentd.toolkit.schema_model import args_model
@@ -67,9 +67,9 @@ class _Pending:
     """A request that runs, and what an older server asks meanwhile."""
 
     def __init__(self, ctx: Context, connection: Connection, method: str, params: dict[str, Any]) -> None:
-        self.connection, self.method, self.params = connection, method, params
-        self._running = Running(progress=_shown_by(ctx), ask=self._ask)
-        self.task = asyncio.create_task(connection.request(method, params, self._running))
+        self.ctx, self.connection, self.method, self.params = ctx, connection, method, params
+        running = Running(progress=lambda text: self.ctx.progress(f"{clean(text)}\n"), ask=self._ask)
+        self.task = asyncio.create_task(connection.request(method, params, running))
         self._question, self._answer = _future(), _future()
 
     async def reply(self) -> dict[str, Any]:
@@ -82,9 +82,7 @@ class _Pending:
             raise
         return self.task.result() if self.task.done() else self._question.result()
 
-    def answer(self, ctx: Context, result: dict[str, Any]) -> None:
-        """Go on with the call, for a context of now."""
-        self._running.progress = _shown_by(ctx)
+    def answer(self, result: dict[str, Any]) -> None:
         answer, self._question, self._answer = self._answer, _future(), _future()
         if not answer.done():
             answer.set_result(result)
@@ -98,10 +96,6 @@ class _Pending:
 
 def _future() -> asyncio.Future[dict[str, Any]]:
     return asyncio.get_running_loop().create_future()
-
-
-def _shown_by(ctx: Context) -> Callable[[str], None]:
-    return lambda text: ctx.progress(f"{clean(text)}\n")
 
 
 class McpTool(Tool):
@@ -130,7 +124,7 @@ class McpTool(Tool):
         async with self._failing(ctx):
             if method.endswith("/list"):
                 return Result(output=await self._lists(await self._connected(ctx), method))
-            return await self._finished(ctx, await self._begun(ctx, method, params))
+            return await self._finished(await self._begun(ctx, method, params))
 
     async def resume(self, ctx: Context, state: Any, answer: str) -> Result:
         """Go on with the answer of a person."""
@@ -139,13 +133,14 @@ class McpTool(Tool):
         async with self._failing(ctx):
             if (key := state["held"]) is None:
                 params = _answered(state["params"], found, state["requestState"])
-                return await self._finished(ctx, await self._begun(ctx, state["method"], params))
+                return await self._finished(await self._begun(ctx, state["method"], params))
             pending = self._held.pop(key, None)
             if pending is None or pending.connection is not self._connection or not pending.connection.alive:
                 why = f"The MCP server {self.name} has ended since it asked."
                 raise ToolError(why, suggestion="Ask for the call again.")
-            pending.answer(ctx, found[""])
-            return await self._finished(ctx, pending)
+            pending.ctx = ctx
+            pending.answer(found[""])
+            return await self._finished(pending)
 
     async def _begun(self, ctx: Context, method: str, params: dict[str, Any]) -> _Pending:
         connection = await self._connected(ctx)
@@ -153,7 +148,7 @@ class McpTool(Tool):
             self._check(params["name"])
         return _Pending(ctx, connection, method, params)
 
-    async def _finished(self, ctx: Context, pending: _Pending) -> Result:
+    async def _finished(self, pending: _Pending) -> Result:
         """The result of a request. Raises NeedsInput where the server asks a person."""
         method, params = pending.method, pending.params
         for _ in range(_ROUNDS):
@@ -162,7 +157,7 @@ class McpTool(Tool):
             if not pending.task.done():
                 state |= {"requests": {"": found}, "held": secrets.token_hex(8)}
                 try:
-                    pending.answer(ctx, answers(self.name, state["requests"], state)[""])
+                    pending.answer(answers(self.name, state["requests"], state)[""])
                 except NeedsInput:
                     self._hold(state["held"], pending)
                     raise
@@ -174,7 +169,7 @@ class McpTool(Tool):
             if not isinstance(requests, dict) or len(requests) > _ROUNDS:
                 raise RpcError(-1, "it asks in a way that is not understood")
             params = _answered(params, answers(self.name, requests, state), state["requestState"])
-            pending = _Pending(ctx, pending.connection, method, params)
+            pending = _Pending(pending.ctx, pending.connection, method, params)
         pending.task.cancel()
         raise RpcError(-1, f"it asked more than {_ROUNDS} times what nobody can be asked")
 
@@ -221,7 +216,7 @@ class McpTool(Tool):
                     await connection.start()
                     connection.changed = True
                 if connection.changed:
-                    self._compare(ctx, await connection.offers())
+                    self._compare(ctx, (await connection.offers())["tools"])
             except BaseException:
                 await self._drop()
                 raise
@@ -232,9 +227,9 @@ class McpTool(Tool):
         if connection is not None:
             await connection.close()
 
-    def _compare(self, ctx: Context, offers: Offers) -> None:
-        wanted = [one for one in offers.tools if self.server.takes(str(one.get("name")))]
-        self._now = {str(one.get("name")): digest(told(one)) for one in wanted}
+    def _compare(self, ctx: Context, tools: list[dict[str, Any]]) -> None:
+        named = {str(one.get("name")): one for one in tools}
+        self._now = {name: digest(one) for name, one in named.items() if self.server.takes(name)}
         changed = [name for name, was in self.approved.items() if self._now.get(name, was) != was]
         new = [name for name in self._now if name not in self.approved]
         if changed or new:

@@ -111,7 +111,7 @@ def call(number: Any, name: str, arguments: dict[str, Any], params: dict[str, An
     if name == "echo":
         return text(arguments["text"])
     if name == "count":
-        return text(str(CALLS), structuredContent={"calls": CALLS})
+        return text(str(CALLS), structuredContent={"calls": CALLS}, method="elicitation/create")
     if name == "Odd-Name.2":
         return text(json.dumps(arguments, sort_keys=True))
     if name == "where":
@@ -196,6 +196,9 @@ def listed(params: dict[str, Any]) -> dict[str, Any]:
 def served(message: dict[str, Any]) -> dict[str, Any] | None:
     method, params = message["method"], message.get("params", {})
     about = {"tools": {"listChanged": True}, "resources": {}, "prompts": {}}
+    if method == "server/discover" and "slow" in WORDS:
+        WORDS.discard("slow")
+        return None
     if method == "server/discover" and MODERN:
         return {"supportedVersions": ["2026-07-28"], "capabilities": about, "resultType": "complete"}
     if method == "initialize" and not MODERN:

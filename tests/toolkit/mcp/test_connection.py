@@ -44,10 +44,10 @@ async def _call(connection: Connection, name: str, **arguments: Any) -> tuple[di
 async def test_both_kinds_of_servers_are_spoken_with(tmp_path: Path, era: str) -> None:
     async with connected(tmp_path, era) as connection:
         offers = await connection.offers()
-        assert offers.version == ("2026-07-28" if era == "modern" else "2025-11-25")
-        assert offers.resources
-        assert offers.prompts
-        assert [one["name"] for one in offers.tools][:2] == ["echo", "count"], "from two pages"
+        assert offers["version"] == ("2026-07-28" if era == "modern" else "2025-11-25")
+        assert offers["resources"]
+        assert offers["prompts"]
+        assert [one["name"] for one in offers["tools"]][:2] == ["echo", "count"], "from two pages"
         found = await asyncio.gather(*(_call(connection, "echo", text=str(number)) for number in range(20)))
         assert [one["content"][0]["text"] for one, _ in found] == [str(number) for number in range(20)]
         assert (await _call(connection, "progress"))[1] == ["0 of 2 step 0", "1 of 2 step 1", "2 of 2 step 2"]
@@ -87,6 +87,14 @@ async def test_a_server_that_dies_or_does_harm_is_lost(tmp_path: Path, name: str
         with pytest.raises(Lost):
             await other
         assert not connection.alive
+
+
+async def test_a_server_of_today_that_is_slow_to_start_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightagentd.toolkit.mcp.connection.PROBE_S", 1.0)
+    async with connected(tmp_path, "modern", "slow") as connection:
+        assert (await connection.offers())["version"] == "2026-07-28"
 
 
 async def test_lists_have_an_end(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ async def test_a_session_is_kept_ended_and_a_broken_stream_gone_on_with() -> Non
 
     async with serving(reply) as connection:
         await connection.start()
-        assert (await connection.offers()).version == "2025-06-18"
+        assert (await connection.offers())["version"] == "2025-06-18"
         with pytest.raises(Lost, match="its session has ended"):
             await connection.request("ping", {})
     assert ("DELETE", "", "s1") in seen

@@ -57,7 +57,7 @@ async def _use(transport: Transport, version: str) -> None:
     try:
         await connection.start()
         offers = await connection.offers()
-        assert (offers.version, [one["name"] for one in offers.tools]) == (version, ["add"])
+        assert (offers["version"], [one["name"] for one in offers["tools"]]) == (version, ["add"])
         running = Running(progress=shown.append, ask=decline)
         calls = (
             connection.request("tools/call", {"name": "add", "arguments": {"a": number, "b": 1}}, running)

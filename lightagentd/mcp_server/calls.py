@@ -12,9 +12,8 @@ from typing import Any
 
 from lightagentd.errors import InvalidArgument, LightagentError
 from lightagentd.mcp_server import asking
-from lightagentd.mcp_server.held import PROMPT, Held
+from lightagentd.mcp_server.held import PROMPT, Held, Telling
 from lightagentd.mcp_server.request import Connect, Request, called
-from lightagentd.mcp_server.telling import Telling
 from lightagentd.text.jsonrpc import INVALID_PARAMS, Peer, RpcError
 from lightagentd.text.mcp import ELICIT
 

@@ -2,7 +2,7 @@
 
 When it waits for a person whom the client cannot ask, its request is answered with what the person can do.
 The call goes on waiting, and runs once it is allowed; the same request again, or the one that brings the
-person's answer, gets its result.
+person's answer, gets its result. What happens meanwhile is told to the client, as progress and log messages.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from typing import Any
 from lightagentd.agents.uninterrupted import uninterrupted
 from lightagentd.errors import LightagentError
 from lightagentd.mcp_server.asking import question_id
-from lightagentd.mcp_server.request import Connect, called
-from lightagentd.mcp_server.telling import Telling
-from lightagentd.text.jsonrpc import Lost
+from lightagentd.mcp_server.request import LEVELS, Connect, Request, called
+from lightagentd.text.jsonrpc import Lost, Peer
 
 PROMPT = "Sessions.Prompt"
 _STALE_S = 600.0
 """After so long nobody who asks the same means this call."""
+_APART_S = 0.1
+"""How long output that follows other output is not told."""
+_OUTPUT_CHARS = 200
 
 
 class Held:
@@ -123,3 +125,50 @@ class Held:
         self.end, self._ended_s = event, time.monotonic()
         self._questions.clear()
         self._changed.set()
+
+
+class Telling:
+    """Belongs to one request. Nothing is sent for what its client has not asked for."""
+
+    def __init__(self, peer: Peer, request: Request) -> None:
+        self._peer, self._request = peer, request
+        self._progress = 0
+        self._told_s = 0.0
+
+    async def tell(self, event: dict[str, Any]) -> None:
+        """Tell of an event of a turn. Raises OSError, Lost."""
+        level, said = _said(event)
+        if not said:
+            return
+        wanted = self._request.level
+        if wanted and LEVELS.index(level) >= LEVELS.index(wanted):
+            await self._peer.tell(
+                "notifications/message", {"level": level, "logger": "lightagentd", "data": said}
+            )
+        now = time.monotonic()
+        if self._request.token is None or (level == "debug" and now - self._told_s < _APART_S):
+            return
+        self._progress, self._told_s = self._progress + 1, now
+        progress = {"progressToken": self._request.token, "progress": self._progress, "message": said}
+        await self._peer.tell("notifications/progress", progress)
+
+
+def _said(event: dict[str, Any]) -> tuple[str, str]:
+    """The level and the words for an event; empty where it is nothing to tell."""
+    call = f"{event.get('tool')}.{event.get('action')}"
+    match event["type"]:
+        case "started":
+            return "info", f"The turn runs with {event['model']}."
+        case "tool_call":
+            return "info", f"{call} begins."
+        case "tool_output":
+            return "debug", event["text"][-_OUTPUT_CHARS:]
+        case "tool_result":
+            return "info", f"{call} ended: {event['result']}."
+        case "approval_requested":
+            return "notice", f"{call} waits for an approval ({event['approval']})."
+        case "input_requested":
+            return "notice", f"The agent asks something ({event['input']})."
+        case "notice":
+            return "warning", event["message"]
+    return "debug", ""

@@ -15,6 +15,7 @@ from lightagentd.text.mcp import LEGACY, MODERN, PREFIX, me
 ME = me(__version__)
 SERVED = tuple(one for one in LEGACY if one != "2025-03-26")
 """The versions that begin with `initialize`, but for one: it alone has batches."""
+LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 _CACHED_MS = {"server/discover": 60_000, "tools/list": 10_000, "prompts/list": 10_000}
 _CACHED_MS |= dict.fromkeys(("resources/list", "resources/templates/list", "resources/read"), 0)
 

@@ -10,8 +10,7 @@ from typing import Any
 from lightagentd.errors import LightagentError
 from lightagentd.mcp_server.calls import Calls
 from lightagentd.mcp_server.reading import Reading
-from lightagentd.mcp_server.request import ME, SERVED, Connect, Request, rpc_error
-from lightagentd.mcp_server.telling import LEVELS
+from lightagentd.mcp_server.request import LEVELS, ME, SERVED, Connect, Request, rpc_error
 from lightagentd.text.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,

@@ -21,6 +21,8 @@ MAX_BYTES = 4 << 20
 MAX_DEPTH = 64
 MAX_RUNNING = 32
 """How many requests of the other end run at once; more are refused."""
+_SMALL_BYTES = 16 << 10
+"""Up to this size nothing in a message can take long, so nobody counts."""
 _ID_LIMIT = 1 << 63
 _CANCEL_S = 1.0
 """How long the other end has to take in that a request is cancelled."""
@@ -64,8 +66,9 @@ def decode(data: bytes) -> Any:
     if len(data) > MAX_BYTES:
         raise RpcError(INVALID_REQUEST, f"The message is longer than {MAX_BYTES} bytes.")
     try:
-        for _ in counting(data):
-            pass
+        if len(data) > _SMALL_BYTES:
+            for _ in counting(data):
+                pass
         return decoded(data, depth=MAX_DEPTH, surrogates=False)
     except BadJson as err:
         raise RpcError(PARSE_ERROR, f"The message is not JSON: {err}.") from None
@@ -79,8 +82,10 @@ def message_of(given: Any) -> Message:
     is_id = isinstance(number, str) or (type(number) is int and abs(number) < _ID_LIMIT)
     if "id" in given and not is_id and not (number is None and "error" in given):
         raise RpcError(INVALID_REQUEST, "An id is a text or an integer.")
+    if method is None and ("result" in given) != ("error" in given) and "id" in given:
+        return Message(id=number, result=given.get("result"), error=_error(given, number))
     if method is None:
-        return _answer(given, number)
+        raise RpcError(INVALID_REQUEST, "A message has a method, or an id and a result or an error.")
     if not isinstance(method, str) or not method or "result" in given or "error" in given:
         raise RpcError(INVALID_REQUEST, "A method is a text, and comes with no result.", id=number)
     if not isinstance(params, dict):
@@ -88,17 +93,14 @@ def message_of(given: Any) -> Message:
     return Message(id=number, method=method, params=params)
 
 
-def _answer(given: dict[str, Any], number: Id | None) -> Message:
-    if ("result" in given) == ("error" in given) or "id" not in given:
-        raise RpcError(INVALID_REQUEST, "A message has a method, or an id and a result or an error.")
-    if "result" in given:
-        return Message(id=number, result=given["result"])
+def _error(given: dict[str, Any], number: Id | None) -> RpcError | None:
+    if "error" not in given:
+        return None
     error = given["error"]
     if not isinstance(error, dict) or type(error.get("code")) is not int:
         raise RpcError(INVALID_REQUEST, "An error has a code.")
     said = error.get("message")
-    words = said if isinstance(said, str) else ""
-    return Message(id=number, error=RpcError(error["code"], words, error.get("data"), number))
+    return RpcError(error["code"], said if isinstance(said, str) else "", error.get("data"), number)
 
 
 def encode(given: Message) -> bytes:

@@ -208,7 +208,12 @@ class Connection:
 
     async def _receive(self, data: bytes) -> list[Message]:
         """Raises Lost for a flood, and for JSON that is none of this protocol: an answer may be missing."""
-        await asyncio.sleep(0)  # what is there already is read without a pause
+        second = int(asyncio.get_running_loop().time())
+        if second != self._second:
+            self._second, self._messages = second, 0
+        self._messages += 1
+        if not self._messages % 100:
+            await asyncio.sleep(0)  # what is there already is read without a pause
         given: Any = []
         try:
             if data.lstrip()[:1] in (b"{", b"["):  # else it is some word of its own
@@ -217,10 +222,7 @@ class Connection:
             found = [message_of(one) for one in batch]
         except RpcError as err:
             raise Lost(f"it sent what cannot be taken. {err}") from None
-        second = int(asyncio.get_running_loop().time())
-        if second != self._second:
-            self._second, self._messages = second, 0
-        self._messages += len(found) or 1
+        self._messages += len(found[1:])
         if self._messages > MOST_A_SECOND:
             raise Lost(f"it sent more than {MOST_A_SECOND} messages in a second")
         for one in found:

@@ -19,7 +19,7 @@ from urllib.parse import urljoin, urlsplit
 
 import httpx
 
-from lightagentd.text.jsonrpc import MAX_BYTES, Id, Lost, Message, RpcError, encode
+from lightagentd.text.jsonrpc import MAX_BYTES, Id, Lost, Message, RpcError, decode, encode, message_of
 from lightagentd.text.mcp import EVENTS, MODERN, NAMED, PREFIX, header
 from lightagentd.text.sse import EventTooLong, SSEDecoder
 from lightagentd.toolkit.mcp.connection import Lose, Receive, Transport
@@ -133,19 +133,17 @@ class Http(Transport):
 
     async def _refused(self, answer: httpx.Response, message: Message) -> None:
         """Take an error in the body, try the oldest transport, or raise RpcError or Lost."""
-        body, status = await _body(answer), answer.status_code
-        try:
-            error = json.loads(body)["error"]
-            told = RpcError(int(error["code"]), str(error.get("message", ""))[:1000], error.get("data"))
-        except (ValueError, KeyError, TypeError, RecursionError):
-            told = RpcError(-1, f"it answers with the status {status}")
-            if message.method == "initialize" and status in _OLD:
-                await self._open_old()
-                await self._post(message)
-                return
-            if message.method != "server/discover":
-                raise Lost(told.message) from None
-        raise told
+        why, told = f"it answers with the status {answer.status_code}", None
+        with suppress(RpcError):
+            told = message_of(decode(await _body(answer))).error
+        if told is not None:
+            raise told
+        if message.method == "server/discover":
+            raise RpcError(-1, why)
+        if message.method != "initialize" or answer.status_code not in _OLD or self._endpoint:
+            raise Lost(why)
+        await self._open_old()
+        await self._post(message)
 
     async def _answered(self, answer: httpx.Response, number: Id | None) -> bool:
         """Take the events of a stream until the one that answers a request; says whether that came. A stream
@@ -155,7 +153,7 @@ class Http(Transport):
         if await self._take(answer, events, number):
             return True
         for _ in range(_RESUMED):
-            if number is None or not events.last_id.isascii() or not events.last_id or self.version == MODERN:
+            if number is None or self.version == MODERN or not (events.last_id and events.last_id.isascii()):
                 return False
             await asyncio.sleep(min(_RETRY_S if events.retry_s is None else events.retry_s, _LONGEST_RETRY_S))
             async with self._get(events.last_id) as more:

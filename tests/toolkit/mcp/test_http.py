@@ -90,6 +90,19 @@ async def test_the_endpoint_of_the_oldest_transport_is_on_the_same_host() -> Non
             await connection.start()
 
 
+async def test_the_oldest_transport_is_tried_once() -> None:
+    seen: list[str] = []
+
+    def reply(method: str, _headers: dict[str, str], _message: dict[str, Any]) -> bytes:
+        seen.append(method)
+        return http("404 Not Found") if method == "POST" else events("event: endpoint\ndata: /messages")
+
+    async with serving(reply) as connection:
+        with pytest.raises(Lost, match=r"the status 404|closed its stream"):
+            await connection.start()
+    assert seen.count("GET") == 1
+
+
 async def test_a_session_is_kept_ended_and_a_broken_stream_gone_on_with() -> None:
     seen: list[tuple[str, str, str]] = []
     asked: dict[str, Any] = {}

@@ -29,8 +29,12 @@ def me(version: str) -> dict[str, Any]:
 
 def header(text: str) -> str:
     """A text as the value of a header, encoded where it has to be."""
-    plain = text.isascii() and text.isprintable() and text == text.strip() and not text.startswith(_BASE64)
+    plain = fits_header(text) and text == text.strip() and not text.startswith(_BASE64)
     return text if plain else f"{_BASE64}{base64.b64encode(text.encode()).decode()}?="
+
+
+def fits_header(text: str) -> bool:
+    return text.isascii() and text.isprintable()
 
 
 def plain(header: str) -> str:

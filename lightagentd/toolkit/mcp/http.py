@@ -12,7 +12,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -20,7 +20,7 @@ from urllib.parse import urljoin, urlsplit
 import httpx
 
 from lightagentd.text.jsonrpc import MAX_BYTES, Id, Lost, Message, RpcError, decode, encode, message_of
-from lightagentd.text.mcp import EVENTS, MODERN, NAMED, PREFIX, header
+from lightagentd.text.mcp import EVENTS, MODERN, NAMED, PREFIX, fits_header, header
 from lightagentd.text.sse import EventTooLong, SSEDecoder
 from lightagentd.toolkit.mcp.connection import Lose, Receive, Transport
 from lightagentd.toolkit.web.fetch import tls_context
@@ -50,6 +50,7 @@ class Http(Transport):
     async def open(self, receive: Receive, lost: Lose) -> None:
         self._receive, self._lost = receive, lost
         client = httpx.AsyncClient(
+            headers={"accept-encoding": "identity"},
             verify=tls_context(),
             timeout=httpx.Timeout(10.0, read=None),  # the call has its own time
             follow_redirects=False,
@@ -73,7 +74,7 @@ class Http(Transport):
             return  # the end of its stream says that
         try:
             await self._post(message)
-        except httpx.HTTPError as err:
+        except (httpx.HTTPError, httpx.InvalidURL) as err:
             raise Lost(f"it cannot be reached: {type(err).__name__}: {err}".rstrip(": ")) from None
         if message.method == "notifications/initialized" and not self._endpoint:
             self._tasks.append(asyncio.create_task(self._follow()))
@@ -86,7 +87,8 @@ class Http(Transport):
             if self._session:
                 with suppress(httpx.HTTPError, TimeoutError):
                     async with asyncio.timeout(2.0):
-                        await self._client.delete(self._url, headers=self._own_headers())
+                        async with self._client.stream("DELETE", self._url, headers=self._own_headers()):
+                            pass  # nobody reads a body
 
     def _own_headers(self, **more: str) -> dict[str, str]:
         found = {**self._headers, "accept": f"application/json, {EVENTS}"}
@@ -122,6 +124,8 @@ class Http(Transport):
                 return  # the answer comes on the stream
             if message.method == "initialize":
                 self._session = answer.headers.get("mcp-session-id", "")
+                if not fits_header(self._session):
+                    raise Lost("its session has an id that no header can have")
             if answer.headers.get("content-type", "").startswith(EVENTS):
                 if await self._answered(answer, number):
                     return
@@ -153,7 +157,7 @@ class Http(Transport):
         if await self._take(answer, events, number):
             return True
         for _ in range(_RESUMED):
-            if number is None or self.version == MODERN or not (events.last_id and events.last_id.isascii()):
+            if number is None or self.version == MODERN or not (events.last_id and fits_header(events.last_id)):
                 return False
             await asyncio.sleep(min(_RETRY_S if events.retry_s is None else events.retry_s, _LONGEST_RETRY_S))
             async with self._get(events.last_id) as more:
@@ -174,7 +178,7 @@ class Http(Transport):
         gets the endpoint for requests. Raises Lost, and with `ready` HTTPError.
         """
         try:
-            async for piece in answer.aiter_bytes():
+            async for piece in _pieces(answer):
                 for event in events.feed(piece):
                     if event.kind == "endpoint" and ready is not None and not ready.done():
                         ready.set_result(event.data)
@@ -218,8 +222,13 @@ class Http(Transport):
         """Raises Lost for an endpoint elsewhere: it would get the credentials."""
         ready = asyncio.get_running_loop().create_future()
         self._tasks.append(asyncio.create_task(self._follow(ready)))
-        endpoint = urljoin(self._url, (await ready).strip())
-        if urlsplit(endpoint)[:2] != urlsplit(self._url)[:2]:
+        named = (await ready).strip()
+        try:
+            endpoint = urljoin(self._url, named)
+            elsewhere = urlsplit(endpoint)[:2] != urlsplit(self._url)[:2]
+        except ValueError:
+            raise Lost("it names an endpoint that is no URL") from None
+        if elsewhere:
             raise Lost("it names an endpoint on another host")
         self._endpoint = endpoint
 
@@ -242,11 +251,19 @@ def _mirrored(schema: Any, path: tuple[str, ...] = ()) -> dict[str, tuple[str, .
     return found
 
 
+async def _pieces(answer: httpx.Response) -> AsyncIterator[bytes]:
+    """Raises Lost for a compressed body: nobody asked for it, and it could unfold without end."""
+    if (encoding := answer.headers.get("content-encoding", "identity").lower()) not in ("", "identity"):
+        raise Lost(f"it sent the encoding {encoding[:50]!r}, which was not asked for")
+    async for piece in answer.aiter_raw():
+        yield piece
+
+
 async def _body(answer: httpx.Response) -> bytes:
     """Raises Lost for one that is too long."""
-    found = b""
-    async for piece in answer.aiter_bytes():
+    found = bytearray()
+    async for piece in _pieces(answer):
         found += piece
         if len(found) > MAX_BYTES:
             raise Lost(f"it sent more than {MAX_BYTES} bytes")
-    return found
+    return bytes(found)

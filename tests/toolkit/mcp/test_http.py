@@ -71,6 +71,9 @@ async def serving(reply: Reply) -> AsyncIterator[Connection]:
         (events(": nothing", "event: x"), "its answer broke off"),
         (http("200 OK", "{", content_type="application/json"), "cannot be taken"),
         (b"\x00\x01\x02", "cannot be reached"),
+        (http("200 OK", "x", content_encoding="gzip, gzip"), "which was not asked for"),
+        (http("500 Oh", '{"error": {"code": 1e999}}'), "the status 500"),
+        (events("id: \u20ac\ndata:"), "its answer broke off"),
     ],
 )
 async def test_a_server_that_sends_what_it_should_not_is_lost(sent: bytes, why: str) -> None:
@@ -79,14 +82,40 @@ async def test_a_server_that_sends_what_it_should_not_is_lost(sent: bytes, why: 
             await one.start()
 
 
-async def test_the_endpoint_of_the_oldest_transport_is_on_the_same_host() -> None:
+async def test_an_event_of_empty_lines_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightagentd.toolkit.mcp.http.MAX_BYTES", 5000)
+    async with serving(lambda *_: events("data:\n" * 1000)) as one:
+        with pytest.raises(Lost, match="an event longer than"):
+            await one.start()
+
+
+async def test_a_session_whose_id_no_header_can_have_is_none() -> None:
+    def reply(_method: str, _headers: dict[str, str], message: dict[str, Any]) -> bytes:
+        if message["method"] == "server/discover":
+            return http("400 Bad Request")
+        return http("200 OK", answer(message, {"protocolVersion": "2025-06-18"}), mcp_session_id="s\u00e9")
+
+    async with serving(reply) as one:
+        with pytest.raises(Lost, match="an id that no header can have"):
+            await one.start()
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "why"),
+    [
+        ("http://127.0.0.1:1/steal", "an endpoint on another host"),
+        ("http://[", "no URL"),
+        ("/\x01", "InvalidURL"),
+    ],
+)
+async def test_the_endpoint_of_the_oldest_transport_is_on_the_same_host(endpoint: str, why: str) -> None:
     def reply(method: str, _headers: dict[str, str], _message: dict[str, Any]) -> bytes:
         if method == "POST":
             return http("405 Method Not Allowed")
-        return events("event: endpoint\ndata: http://127.0.0.1:1/steal")
+        return events(f"event: endpoint\ndata: {endpoint}")
 
     async with serving(reply) as connection:
-        with pytest.raises(Lost, match="an endpoint on another host"):
+        with pytest.raises(Lost, match=why):
             await connection.start()
 
 

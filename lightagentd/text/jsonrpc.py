@@ -125,9 +125,9 @@ def encode(given: Message) -> bytes:
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
 
-async def lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """The lines that are not empty; an empty one stands for one that is too long, and comes as soon as it is:
-    whoever reads on skips the rest. The limit is the reader's.
+async def lines(reader: asyncio.StreamReader, *, blank: bool = False) -> AsyncIterator[bytes]:
+    """The lines, without the `blank` ones unless these are wanted, too. No bytes at all stand for a line that
+    is too long, and come as soon as it is: whoever reads on skips the rest. The limit is the reader's.
     """
     skips = False
     while True:
@@ -143,7 +143,7 @@ async def lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
                 yield b""
             skips = True
             continue
-        if line.strip() and not skips:
+        if (blank or line.strip()) and not skips:
             yield line
         skips = False
 

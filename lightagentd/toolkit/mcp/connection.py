@@ -12,13 +12,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from lightagentd import __version__
-from lightagentd.text.jsonrpc import METHOD_NOT_FOUND, Lost, Message, Peer, RpcError, decode, message_of
+from lightagentd.text.jsonrpc import (
+    MAX_BYTES,
+    METHOD_NOT_FOUND,
+    Lost,
+    Message,
+    Peer,
+    RpcError,
+    decode,
+    encode,
+    message_of,
+)
 from lightagentd.text.mcp import ELICIT, LEGACY, MODERN, PREFIX, me
 from lightagentd.toolkit.mcp.server_file import told
 
@@ -135,14 +146,18 @@ class Connection:
         """All pages of a list. Raises RpcError for a list without end, Lost, OSError."""
         found: list[dict[str, Any]] = []
         params: dict[str, Any] = {}
+        size_bytes = 0
         for _ in range(MOST_PAGES):
             page = await self.request(method, params)
             entries, cursor = page.get(key), page.get("nextCursor")
             if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
                 raise RpcError(_REJECTED, f"its answer to {method} has no list of {key}")
             found += entries
+            size_bytes += len(encode(Message(result=entries)))
             if len(found) > MOST_ENTRIES:
                 raise RpcError(_REJECTED, f"it lists more than {MOST_ENTRIES} {key}")
+            if size_bytes > MAX_BYTES:
+                raise RpcError(_REJECTED, f"its {key} have more than {MAX_BYTES} bytes together")
             if not isinstance(cursor, str):
                 return found
             params = {"cursor": cursor}
@@ -265,6 +280,10 @@ def _object(found: Any) -> dict[str, Any]:
 
 def _progress(params: dict[str, Any]) -> str:
     done, total, said = (params.get(key) for key in ("progress", "total", "message"))
-    found = [f"{done:g}"] if isinstance(done, int | float) else []
-    found += [f"of {total:g}"] if isinstance(total, int | float) else []
+    found = [f"{done:g}"] if _fits_float(done) else []
+    found += [f"of {total:g}"] if _fits_float(total) else []
     return " ".join([*found, said[:500] if isinstance(said, str) else ""]).strip()
+
+
+def _fits_float(value: Any) -> bool:
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max

@@ -64,7 +64,7 @@ class Program(Transport):
     async def _read(self, process: KeptProcess, receive: Receive, lost: Lose) -> None:
         why = ""
         try:
-            async for line in lines(process.stdout):
+            async for line in lines(process.stdout, blank=True):  # each counts
                 if not line.endswith(b"\n"):
                     why = "" if line else f"a line is longer than {MAX_BYTES} bytes"
                     break  # half a line at the end is no message

@@ -49,6 +49,7 @@ TOOLS: dict[str, dict[str, Any]] = {
     "deep": {"description": "Send JSON that is 1,000 deep."},
     "ids": {"description": "Answer with wrong ids first."},
     "noise": {"description": "Send no JSON first."},
+    "blank": {"description": "Send empty lines without end."},
     "escapes": {"description": "Give \x1b[31mterminal\u202e escapes."},
     "fail": {"description": "Fail."},
     "ask": {"description": "Ask a person."},
@@ -150,6 +151,9 @@ def misbehave(number: Any, name: str, params: dict[str, Any]) -> dict[str, Any] 
             sys.stdout.write(
                 '{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"x"}}\n' * 100
             )
+    if name == "blank":
+        while True:
+            sys.stdout.write("\n" * 1000)
     if name == "long":
         while True:
             sys.stdout.write("x" * (1 << 20))
@@ -160,6 +164,8 @@ def misbehave(number: Any, name: str, params: dict[str, Any]) -> dict[str, Any] 
     if name == "ids":
         for wrong in (number + 1000, "x", 0, -1):
             send({"id": wrong, "result": text("not this one")})
+        told = {"progressToken": params["_meta"]["progressToken"], "progress": 10**400, "total": 10**400}
+        send({"method": "notifications/progress", "params": told})
         return text("this one")
     if name == "noise":
         answer = {"jsonrpc": "2.0", "id": number, "result": text("in a batch, after the noise")}
@@ -185,6 +191,8 @@ def listed(params: dict[str, Any]) -> dict[str, Any]:
     if "many" in WORDS:
         more = {"inputSchema": TOOL} if "rich" in WORDS else {}
         return {"tools": [{"name": f"t{n}", **more} for n in range(10_000)]}
+    if "large" in WORDS:
+        return {"tools": [{"name": "x", "description": "x" * (3 << 20)}], "nextCursor": "more"}
     if "endless" in WORDS:
         return {"tools": tools[:1], "nextCursor": "more"}
     cut = len(tools) // 2

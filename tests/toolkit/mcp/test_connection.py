@@ -75,6 +75,7 @@ async def test_what_a_server_sends_wrongly_does_not_matter_where_it_answers(tmp_
         ("die", "cheese"),
         ("deep", "nested too deeply"),
         ("flood", "messages in a second"),
+        ("blank", "messages in a second"),
         ("long", "longer than"),
     ],
 )
@@ -102,6 +103,7 @@ async def test_lists_have_an_end(tmp_path: Path) -> None:
         (["many"], "more than 1000 tools"),
         (["many", "rich"], "more than 50000 values"),
         (["endless"], "more than 100 pages"),
+        (["large"], "more than 4194304 bytes together"),
     ):
         async with connected(tmp_path, "modern", *words) as connection:
             with pytest.raises((RpcError, Lost), match=why):

@@ -69,6 +69,8 @@ def _form(request: Any) -> dict[str, Any] | None:
     required = schema.get("required", []) if isinstance(schema, dict) else None
     if not isinstance(properties, dict) or not isinstance(required, list):
         return None
+    if not all(isinstance(name, str) for name in required):
+        return None
     plain = {
         name: one for name, one in properties.items() if isinstance(one, dict) and one.get("type") in _PLAIN
     }
@@ -90,11 +92,14 @@ def _question(
 
 
 def _choices(schema: dict[str, Any]) -> list[str]:
-    values = schema.get("enum") or [
-        one.get("const") for one in schema.get("oneOf", []) if isinstance(one, dict)
-    ]
-    given = isinstance(values, list) and all(isinstance(one, str) and one.isprintable() for one in values)
-    fit = given and len(values) <= _MOST_CHOICES and all(one.strip() == one[:_CHOICE_CHARS] for one in values)
+    values, said = schema.get("enum"), schema.get("oneOf")
+    if not values and isinstance(said, list):
+        values = [one.get("const") for one in said if isinstance(one, dict)]
+    if not isinstance(values, list) or len(values) > _MOST_CHOICES:
+        return []
+    fit = all(
+        isinstance(one, str) and one.isprintable() and one.strip() == one[:_CHOICE_CHARS] for one in values
+    )
     return list(dict.fromkeys(one for one in values if one)) if fit else []
 
 

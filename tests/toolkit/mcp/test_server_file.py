@@ -151,9 +151,18 @@ def test_each_value_of_a_form_is_a_question() -> None:
         "f": _form({"x": {"type": "array"}}, required=["x"]),
         "g": {"method": "elicitation/create", "params": {"mode": "url", "message": "x", "url": "https://x"}},
         "h": "nonsense",
+        "i": _form({"x": {"type": "string"}}, required=[["x"]]),
+        "j": _form({"x": {"type": "string", "oneOf": 5}}),
     }
-    seen, found = _asked(requests, "yes", "1.5", "me", "accept", "decline")
-    assert [choices for _, choices in seen] == [["yes", "no", "decline"], [], [], ["accept", "decline"], []]
+    seen, found = _asked(requests, "yes", "1.5", "me", "accept", "decline", "decline")
+    assert [choices for _, choices in seen] == [
+        ["yes", "no", "decline"],
+        [],
+        [],
+        ["accept", "decline"],
+        [],
+        [],
+    ]
     declined = {"action": "decline"}
     assert found == {
         "a": {"action": "accept", "content": {"sure": True, "size": 1.5, "name": "me"}},
@@ -164,6 +173,8 @@ def test_each_value_of_a_form_is_a_question() -> None:
         "f": declined,
         "g": declined,
         "h": declined,
+        "i": declined,
+        "j": declined,
     }
 
 

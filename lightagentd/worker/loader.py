@@ -145,8 +145,14 @@ def module_of(path: Path, module_name: str) -> ModuleType:
 
 def _import(path: Path, module_name: str) -> Tool:
     if path.suffix == ".toml":
-        from lightagentd.toolkit.mcp.tool import class_of  # few workers have one
+        from lightagentd.toolkit.mcp.server_file import approved_path  # few workers have one
+        from lightagentd.toolkit.mcp.tool import class_of
 
+        if (approved := approved_path(path)).exists():
+            try:
+                check_owner(approved)
+            except PermissionError as err:
+                raise ConfigError(f"{approved.name}: {err}") from None
         return class_of(path)()
     module = module_of(path, module_name)
     classes = [

@@ -64,6 +64,13 @@ def _loaded(tmp_path: Path, tools: list[dict[str, Any]], text: str = 'command = 
     return describe(load_tool(path))
 
 
+def test_an_approval_that_others_can_write_is_none(tmp_path: Path) -> None:
+    assert _loaded(tmp_path, [_tool("a")])["problem"] == ""
+    approved_path(tmp_path / "mcp.d/one.toml").chmod(0o666)
+    described = describe(load_tool(tmp_path / "mcp.d/one.toml"))
+    assert described["problem"] == "one.approved: everybody can write to it; take that away with chmod o-w"
+
+
 def test_functions_have_names_that_models_take(tmp_path: Path) -> None:
     names = [
         "read",

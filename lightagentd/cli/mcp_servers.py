@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import click
 from lightagentd.cli.content import own_folder, reload_daemon
 from lightagentd.cli.difference import say_difference
 from lightagentd.cli.options import Command, Settings, agent_names, names_of
-from lightagentd.cli.output import Columns, as_json, fields, listing, say, told
+from lightagentd.cli.output import Columns, as_json, cell, fields, listing, say, told
 from lightagentd.cli.terminal import BOLD, is_terminal, style
 from lightagentd.errors import ConfigError, Conflict, InvalidArgument, LightagentError, PermissionDenied
 
@@ -188,6 +189,7 @@ def _check(path: Path) -> None:
 
 def _approve(settings: Settings, name: str, digest: str | None, agent: str | None) -> None:
     found = settings.call("Mcp.Look", timeout_s=_LOOK_S, name=name, agent=agent)
+    _check_shown(found)
     if digest is None:
         _show(found)
         if not is_terminal() or settings.json:
@@ -212,6 +214,15 @@ def _approve(settings: Settings, name: str, digest: str | None, agent: str | Non
     count = len(found["approval"]["tools"])
     result = {"name": name, "path": str(path), "tools": count, "digest": found["digest"]}
     told(settings, result, f"{count} tools of {name} are approved.", name, path)
+
+
+def _check_shown(found: dict[str, Any]) -> None:
+    """The daemon says what a server offers: what it shows has to be what is written. Raises Conflict."""
+    from lightagentd.toolkit.mcp.server_file import digest
+
+    shown = [one["told"] for one in found["tools"] if one["state"] not in ("gone", "unwanted")]
+    if digest(found["approval"]) != found["digest"] or shown != found["approval"]["tools"]:
+        raise Conflict("The daemon shows other tools than those that would be approved.")
 
 
 def _write(path: Path, text: str) -> None:
@@ -246,15 +257,13 @@ def _show(found: dict[str, Any]) -> None:
     for tool in found["tools"]:
         told_of, was = tool["told"] or tool["approved"], tool["approved"]
         say()
-        say(style(tool["name"], BOLD), f"  [{tool['effect']}]  {tool['state']}")
-        say(f"  {' '.join(str(told_of.get('description') or told_of.get('title') or '').split())}")
+        say(style(cell(tool["name"]), BOLD), f"  [{tool['effect']}]  {tool['state']}")
+        say(f"  {cell(told_of.get('description') or told_of.get('title') or '')}")
         hints = told_of.get("annotations")
         if isinstance(hints, dict) and (given := [f"{one}: {hints[one]}" for one in _HINTS if one in hints]):
-            say(f"  says of itself: {', '.join(given)}")
-        properties = told_of.get("inputSchema", {}).get("properties", {})
-        for argument, described in properties.items() if isinstance(properties, dict) else ():
-            kind = described.get("type", "any") if isinstance(described, dict) else "any"
-            say(f"  {argument}: {kind}")
+            say(f"  says of itself: {cell(given)}")
+        for line in _schema_lines(told_of.get("inputSchema")):
+            say(f"  {line}")
         if tool["state"] == "changed":
             say_difference(_lines(was), _lines(tool["told"]), ("approved", "now"))
     say()
@@ -262,6 +271,19 @@ def _show(found: dict[str, Any]) -> None:
     fields([*([("also", ", ".join(more))] if more else []), ("sha256", found["digest"])])
     if not found["in_force"]:
         say(f"An administrator approves this: lactl mcp approve {found['name']} --digest {found['digest']}")
+
+
+def _schema_lines(schema: Any) -> Iterator[str]:
+    """All that a model may read of the arguments, each a line."""
+    if not isinstance(schema, dict):
+        return
+    properties = schema.get("properties")
+    for argument, described in properties.items() if isinstance(properties, dict) else ():
+        more = dict(described) if isinstance(described, dict) else {}
+        kind = more.pop("type", "any")
+        yield f"{cell(argument)}: {cell(kind)}  {cell(more) if more else ''}".rstrip()
+    for key in sorted(schema.keys() - {"type", "properties", "required", "$schema", "additionalProperties"}):
+        yield f"{cell(key)}: {cell(schema[key])}"  # what references lead to, above all
 
 
 def _lines(value: Any) -> list[str]:

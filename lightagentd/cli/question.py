@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -100,7 +101,7 @@ def _input_lines(found: dict[str, Any]) -> list[Styled]:
 
 def how_to_answer(found: dict[str, Any], program: str = "lactl ") -> str:
     """The commands that answer a question, as `question_lines` takes it; those of a chat begin with `/`."""
-    name = visible(question_id(found))
+    name = shlex.quote(visible(question_id(found)))  # another host may have made it up, and people paste
     if is_about_call(found):
         return f"Allow it with: {program}approve {name}; refuse it with: {program}deny {name}"
     return f"Answer it with: {program}answer {name} TEXT"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import shlex
 import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -160,7 +161,7 @@ def _late(outcome: Outcome, limit_s: float) -> TimedOut:
         return TimedOut(f"{outcome.host} did not answer within {limit_s:g} seconds.")
     return TimedOut(
         f"The turn did not end within {limit_s:g} seconds; it goes on in {session}.",
-        suggestion=f"Wait for it: lactl --host {outcome.host} wait {session}",
+        suggestion=f"Wait for it: lactl --host {outcome.host} wait {shlex.quote(session)}",
     )
 
 

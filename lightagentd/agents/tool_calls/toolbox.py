@@ -155,4 +155,18 @@ def toolbox_of(described: Sequence[dict[str, Any]]) -> Toolbox:
             actions=actions,
             agents=tuple(tool.get("agents", ())),
         )
+    _tell_apart(tools)
     return Toolbox(tools)
+
+
+def _tell_apart(tools: dict[str, ToolInfo]) -> None:
+    """Disable an MCP server with a function that another tool has, too, as `a_b.c` and `a.b_c` are: a server
+    names its tools as it likes, and would get what a model means for the other one.
+    """
+    owners: dict[str, str] = {}
+    for tool in sorted(tools.values(), key=lambda one: one.path.endswith(".toml")):
+        for action in tool.actions:
+            owner = owners.setdefault(action.function, tool.name)
+            if owner != tool.name and tool.path.endswith(".toml"):
+                why = f"its function {action.function} is one of the tool {owner}, too: exclude it"
+                tools[tool.name] = replace(tool, actions=(), problem=why)

@@ -63,6 +63,22 @@ def test_an_unknown_name_may_be_of_any_length() -> None:
     assert len(caught.value.message) < 200
 
 
+def test_a_server_takes_no_function_of_another_tool() -> None:
+    servers = [{**tool(name, *actions), "path": f"mcp.d/{name}.toml"} for name, *actions in _SERVERS]
+    for described in (servers, servers[::-1]):
+        found = toolbox_of([tool("net", action("list_links"), action("ping", "reach")), *described])
+        assert found.by_function("net_list_links").tool == "net"
+        assert "net_list_links is one of the tool net, too" in found.tools["net_list"].problem
+        assert [found.tools[name].problem == "" for name in ("git", "git_hub")].count(True) == 1
+
+
+_SERVERS: list[Any] = [
+    ("git", action("hub_x", "change")),
+    ("net_list", action("links")),
+    ("git_hub", action("x")),
+]
+
+
 def test_an_action_is_found_exactly_and_never_another_tools() -> None:
     assert box().find("a", "b_c").effect is Effect.OBSERVE
     assert box().find("a_b", "c").effect is Effect.CHANGE

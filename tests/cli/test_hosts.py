@@ -62,6 +62,12 @@ def configured(text: str) -> Path:
 ASKED = {"type": "approval_requested", "approval": "apr_0123456789abcdef", "tool": "file", "action": "write"}
 
 
+def test_an_id_that_a_host_made_up_is_no_command_here(hosts: Hosts, lactl: Lactl) -> None:
+    hosts("web1")["web1"].turn({**ASKED, "approval": "apr_1; touch x"})
+    found = lactl("--hosts", "web1", "prompt", "ops", "x").out
+    assert "lactl --host web1 approve 'apr_1; touch x'; refuse it" in found
+
+
 def test_several_hosts_are_asked_at_once(hosts: Hosts, lactl: Lactl) -> None:
     made = hosts("web1", "web2", "web3")
     made["web1"].turn({"type": "done", "text": "# All is well. Nothing to do.\n\nmore"})

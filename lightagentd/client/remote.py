@@ -40,6 +40,8 @@ GREETING = 1
 MOST_GREETING_BYTES = 1 << 16
 GREETING_S = 120.0
 """How long the bridge may take to speak where a call has no limit: people type passwords."""
+_CONNECT_S = 10
+"""How long ssh may take to reach a host where nobody watches: the kernel would try for two minutes."""
 _END_S = 1.0
 _STDERR_BYTES = 1 << 16
 _SHOWN_CHARS = 300
@@ -71,7 +73,7 @@ class Remote:
         import shlex
 
         command = "lactl bridge --greet" + (f" --socket {shlex.quote(self.socket)}" if self.socket else "")
-        batch = [] if self.may_ask else ["-o", "BatchMode=yes"]
+        batch = [] if self.may_ask else ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_S}"]
         return ["env", "--ignore-signal=INT", "ssh", *_OPTIONS, *batch, "--", self.host, command]
 
 

@@ -61,7 +61,9 @@ def test_ssh_is_asked_for_a_pipe_and_no_shell_sees_the_socket() -> None:
     argv = Remote(host="web1", socket="/a b';x", may_ask=False).argv()
     before = argv.index("--")
     assert argv[before:] == ["--", "web1", "lactl bridge --greet --socket '/a b'\"'\"';x'"]
-    assert {"-T", "-a", "-x", "BatchMode=yes", "RemoteCommand=none"} <= set(argv[:before])
+    assert {"-T", "-a", "-x", "BatchMode=yes", "ConnectTimeout=10", "RemoteCommand=none"} <= set(
+        argv[:before]
+    )
     assert "BatchMode=yes" not in Remote(host="web1").argv()
 
 

@@ -94,8 +94,8 @@ def test_what_was_shown_is_approved_and_nothing_else(
     for more, status in (((), 65), (("--digest", "00" * 32), 73)):
         assert lactl("mcp", "approve", "files", *more).status == status
         assert not (config / "files.approved").exists()
-    more = {"approval": {**APPROVAL, "tools": [NEW, OLD]}}
-    lies: list[dict[str, Any]] = [{"digest": "00" * 32}, {"tools": []}, more]
+    other = {"approval": {**APPROVAL, "tools": [NEW, OLD]}}
+    lies: list[dict[str, Any]] = [{"digest": "00" * 32}, {"tools": []}, other]
     for lie in lies:
         scripted.answer("Mcp.Look", {"offers": offers(**lie)})
         assert lactl("mcp", "approve", "files", "--digest", offers(**lie)["digest"]).status == 73

@@ -28,11 +28,10 @@ put() {
 
 # tree FOLDER TARGET: what lies below FOLDER, with its permissions but for the group and others.
 tree() {
-  (cd "$1" && find . -type f ! -path '*/__pycache__/*') | while read -r file; do
-    mode=644
-    [ ! -x "$1/$file" ] || mode=755
-    install -D -m "$mode" "$1/$file" "$DESTDIR$2/$file"
-  done
+  mkdir -p "$DESTDIR$2"
+  cp -r "$1/." "$DESTDIR$2"
+  find "$DESTDIR$2" -name __pycache__ -prune -exec rm -r {} +
+  chmod -R u=rwX,go=rX "$DESTDIR$2"
 }
 
 # launcher NAME MODULE: a program in /usr/bin that runs the module's main().

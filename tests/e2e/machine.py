@@ -183,7 +183,9 @@ class Machine:
             time.sleep(_POLL_S)
             self._leader = _find_leader(self.cgroup)
             if self._leader is not None:
-                done = self.run(["systemctl", "is-system-running"], check=False, timeout_s=left_s + 1)
+                # It waits once systemd can be asked, and ends at once before that.
+                wait = ["timeout", f"{left_s + 0.1:.1f}", "systemctl", "is-system-running", "--wait"]
+                done = self.run(wait, check=False, timeout_s=left_s + 10)
                 state = done.stdout.strip() or state
         self._booted = True
 

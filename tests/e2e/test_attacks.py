@@ -20,13 +20,10 @@ CONFIG = "/etc/lightagentd"
 STATE = "/var/lib/lightagentd"
 CODE = "/usr/lib/lightagentd-attacks"
 ENTER = ("--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--root", "--wd")
-MANAGER = ("org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager")
+UNITS = ("systemd-journald.service", "dbus.service", UNIT, "lightagent-change@mallory.socket")
 FACTS = [
-    ["systemctl", "show-environment"],
-    ["systemctl", "is-active", "systemd-journald.service", "dbus.service", UNIT],
-    ["systemctl", "is-enabled", "systemd-journald.service", "lightagent-change@mallory.socket"],
-    ["systemctl", "show", "systemd-journald.service", "--property=MainPID,NRestarts,CPUWeight"],
-    ["busctl", "get-property", *MANAGER, "LogLevel"],
+    ["systemctl", "show", "--property=Environment,LogLevel"],
+    ["systemctl", "show", "--property=Id,ActiveState,UnitFileState,MainPID,NRestarts,CPUWeight", *UNITS],
     ["ip", "-o", "addr"],
     ["find", "/var/lib/systemd/linger", "/run/systemd/transient"],
 ]

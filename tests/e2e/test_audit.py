@@ -264,15 +264,14 @@ def test_a_history_that_was_exchanged_for_another_is_found(stopped: Machine) -> 
 
 
 def test_the_key_comes_from_a_credential(audited: Machine) -> None:
-    start_service(audited)
-    old = lactl_json(audited, "audit", "key")["fingerprint"]
+    old = lactl_json(audited, "audit", "key", "--stored")["fingerprint"]
     audited.run(["mkdir", "-p", "-m", "0700", "/etc/credstore"])
     audited.run(
         ["install", "-m", "0600", "/dev/stdin", "/etc/credstore/lightagentd.audit-key"],
         input=bytes(range(32)),
     )
     try:
-        audited.run(["systemctl", "restart", UNIT])
+        audited.run(["systemctl", "restart", UNIT])  # the last test left it stopped
         new = lactl_json(audited, "audit", "key")
         assert new["fingerprint"] != old
         found = json.loads(lactl(audited, "--json", "audit", "verify", "--no-journal").stdout)
@@ -287,4 +286,3 @@ def test_the_key_comes_from_a_credential(audited: Machine) -> None:
     finally:
         audited.run(["rm", "/etc/credstore/lightagentd.audit-key"])
         audited.run(["systemctl", "reset-failed", UNIT], check=False)
-        start_service(audited)

@@ -89,23 +89,21 @@ def test_unit_promises_what_an_administrator_relies_on(service: Machine) -> None
     assert show(service, *wanted) == wanted
 
 
-def test_credentials_of_the_machine_reach_the_daemon(service: Machine) -> None:
-    """What `api_key_file = "lightagentd.e2e"` reads; the embedded model goes on without it."""
-    service.write("/etc/credstore/lightagentd.e2e", "sk-e2e-key\n", 0o600)
-    service.write("/etc/credstore/other.e2e", "not for it\n", 0o600)
-    try:
-        service.run(["systemctl", "restart", UNIT])
-        folder = f"/run/credentials/{UNIT}"
-        assert service.run(["ls", folder]).stdout == "lightagentd.e2e\n"
-        assert service.run(["cat", f"{folder}/lightagentd.e2e"], user="lightagent").stdout == "sk-e2e-key\n"
-    finally:
-        service.run(["rm", "/etc/credstore/lightagentd.e2e", "/etc/credstore/other.e2e"])
-
-
 # What hangs, breaks and is slow
 
 
-def test_loop_that_hangs_is_killed_and_its_sessions_are_there_again(service: Machine) -> None:
+@pytest.fixture
+def credentials(service: Machine) -> Iterator[None]:
+    """One that is the daemon's by its name, and one that is not: the unit has them from the next start on."""
+    service.write("/etc/credstore/lightagentd.e2e", "sk-e2e-key\n", 0o600)
+    service.write("/etc/credstore/other.e2e", "not for it\n", 0o600)
+    yield
+    service.run(["rm", "/etc/credstore/lightagentd.e2e", "/etc/credstore/other.e2e"])
+
+
+@pytest.mark.usefixtures("credentials")
+def test_loop_that_hangs_is_killed_and_its_sessions_and_credentials_are_there_again(service: Machine) -> None:
+    """What `api_key_file = "lightagentd.e2e"` reads is a credential; the embedded model needs none."""
     lactl(service, "prompt", "ops", "--new", "check memory")
     session = lactl_json(service, "sessions", "list")[0]["id"]
     service.write("/usr/local/lib/e2e-hanging.py", HANGING)
@@ -124,6 +122,9 @@ def test_loop_that_hangs_is_killed_and_its_sessions_are_there_again(service: Mac
     assert session in {one["id"] for one in lactl_json(service, "sessions", "list")}
     service.run(["systemctl", "restart", UNIT])
     assert lactl(service, "audit", "verify").status == 0
+    folder = f"/run/credentials/{UNIT}"
+    assert service.run(["ls", folder]).stdout == "lightagentd.e2e\n"
+    assert service.run(["cat", f"{folder}/lightagentd.e2e"], user="lightagent").stdout == "sk-e2e-key\n"
 
 
 def test_turn_that_a_kill_interrupts_is_found_again(service: Machine) -> None:
@@ -150,7 +151,7 @@ def test_turn_that_a_kill_interrupts_is_found_again(service: Machine) -> None:
 def test_stop_waits_for_a_turn_longer_than_the_unit_says(service: Machine) -> None:
     """drain_timeout_s of the configuration is longer than TimeoutStopSec= here, and counts."""
     with slow_report(service), edited(service, UNIT, "[Service]\nTimeoutStopSec=1\n"):
-        service.run(["systemctl", "restart", UNIT])
+        assert show(service, "TimeoutStopUSec")["TimeoutStopUSec"] == "1s"  # of the daemon that runs, too
         in_background(service, "e2e-slow", "lactl", "prompt", "ops", "--new", "make the slow report")
         eventually(
             lambda: service.run(["pgrep", "-f", "scripts/slow.py"], check=False).stdout, "its script runs"
@@ -311,7 +312,8 @@ def test_stopped_is_stopped_while_nothing_is_enabled(stopped: Machine) -> None:
     assert show(stopped, "ActiveState")["ActiveState"] == "inactive"
 
 
-def test_first_client_starts_a_daemon_with_a_socket_unit(stopped: Machine) -> None:
+def test_daemon_behind_a_socket_unit_starts_at_the_first_client_and_refuses_none(stopped: Machine) -> None:
+    """And when that unit is gone, the daemon makes a socket of its own again."""
     stopped.run(["systemctl", "enable", "--now", SOCKET])
     path = "/run/lightagentd/control.sock"
     assert stopped.run(["stat", "-L", "-c", "%a %U %G", path]).stdout == "660 root lightagent\n"
@@ -324,14 +326,12 @@ def test_first_client_starts_a_daemon_with_a_socket_unit(stopped: Machine) -> No
     assert "memory" in lactl(stopped, "prompt", "ops", "check memory").stdout
     assert show(stopped, "ActiveState")["ActiveState"] == "active"
 
-
-def test_no_client_is_refused_while_the_daemon_restarts(stopped: Machine) -> None:
-    stopped.run(["systemctl", "enable", "--now", SOCKET])
+    # No client is refused while the daemon restarts.
     script = "touch /run/e2e-asking; while [ -e /run/e2e-asking ]; "
     script += "do lactl agents list > /dev/null || exit 1; done"
     in_background(stopped, "e2e-asking", "sh", "-c", script)
     eventually(lambda: stopped.run(["test", "-e", "/run/e2e-asking"], check=False).status == 0, "it asks")
-    for _ in range(3):
+    for _ in range(2):
         stopped.run(["systemctl", "restart", UNIT])
     stopped.run(["rm", "-f", "/run/e2e-asking"])
     state = ["systemctl", "show", "--property=SubState,Result", "e2e-asking"]
@@ -339,13 +339,8 @@ def test_no_client_is_refused_while_the_daemon_restarts(stopped: Machine) -> Non
     assert "Result=success" in stopped.run(state).stdout, said(stopped, "e2e-asking")
     stopped.run(["systemctl", "stop", "e2e-asking"])
 
-
-def test_without_its_socket_unit_the_daemon_makes_its_own_again(stopped: Machine) -> None:
-    stopped.run(["systemctl", "enable", "--now", SOCKET])
-    assert lactl(stopped, "status").status == 0
     stopped.run(["systemctl", "disable", "--now", SOCKET])  # no daemon is left that nobody reaches
     assert show(stopped, "ActiveState")["ActiveState"] == "inactive"
-    path = "/run/lightagentd/control.sock"
     assert stopped.run(["test", "-L", path], check=False).status != 0
     assert lactl(stopped, "status", check=False).status == 69
     start_service(stopped)

@@ -418,7 +418,8 @@ def _explain(
         return ConfigError(f"{where}: the key {key!r} is not known.", suggestion=hint, field=key)
     said = message.removeprefix("Value error, ").rstrip(".")
     said = f"{key}: {said}" if key else said
-    return ConfigError(f"{where}: {said}.", suggestion="Mend the file at the place named.", field=key)
+    hint = 'Write a list: ["…"]' if kind == "list_type" else "Mend the file at the place named."
+    return ConfigError(f"{where}: {said}.", suggestion=hint, field=key)
 
 
 def place_of(loc: tuple[str, ...], origins: Mapping[str, Path], file: Path | None = None) -> str:

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from lightagentd.config.section import Seconds, Section
 from lightagentd.errors import ConfigError
@@ -17,14 +17,38 @@ from lightagentd.limits import MAX_MESSAGE_BYTES
 
 _ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:/@\s]+)):(\d{1,5})")
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
-Origin = Annotated[str, Field(pattern=r"^https?://[^\s/@?#*]+$", max_length=255)]
-HostName = Annotated[str, Field(pattern=r"^[^\s/@?#*:]+$|^\[[0-9a-fA-F:.]+\]$", max_length=255)]
+_ORIGIN = re.compile(r"https?://[^\s/@?#*]+")
+_HOST = re.compile(r"[^\s/@?#*:]+|\[[0-9a-fA-F:.]+\]")
+
+
+def _address(text: str) -> str:
+    if (found := _ADDRESS.fullmatch(text)) is None or not 0 < int(found[3]) < 1 << 16:
+        raise ValueError("write HOST:PORT, such as 127.0.0.1:8330 or [::1]:8330")
+    return text
+
+
+def _origin(text: str) -> str:
+    if _ORIGIN.fullmatch(text) is None:
+        raise ValueError(
+            "write http:// or https:// and a host, such as https://chat.example.org, and no path or *"
+        )
+    return text
+
+
+def _host(text: str) -> str:
+    if _HOST.fullmatch(text) is None:
+        raise ValueError("write a host without scheme, port and path, such as agents.example.org")
+    return text
+
+
+Origin = Annotated[str, Field(max_length=255), AfterValidator(_origin)]
+HostName = Annotated[str, Field(max_length=255), AfterValidator(_host)]
 
 
 class Gateway(Section):
     """`[gateway]`: what `lightagent-gateway.service` serves over HTTP besides its Unix socket."""
 
-    listen: list[Annotated[str, Field(pattern=_ADDRESS.pattern)]] = Field(default_factory=list)
+    listen: list[Annotated[str, AfterValidator(_address)]] = Field(default_factory=list)
     """Addresses `HOST:PORT` (`[::1]:8443` for IPv6) to listen on too. One that is not of this machine alone
     (127.0.0.0/8, ::1, localhost) needs a certificate."""
     tls_certificate: Path | None = None

@@ -105,7 +105,10 @@ class Asked:
             pass  # nobody else's body is read
         kind = self.header("content-type").partition(";")[0].strip().lower()
         if kind != "application/json":
-            raise WrongType("The body must be of the type application/json.")
+            raise WrongType(
+                "The body must be of the type application/json.",
+                suggestion="Send the header Content-Type: application/json.",
+            )
         if self.header("content-encoding").lower() not in ("", "identity"):
             raise WrongType("The body must not be compressed.")
         most = caller.allowed.request_bytes

@@ -182,7 +182,10 @@ def who_is(token: str, connection: Connection) -> Who:
     if token and not (connection.is_local and token == LOCAL):
         return Who(token=token, connection=connection, key=key_of(token), kept_as=key_of(token))
     if not connection.is_local:
-        raise NoToken("The request has no token.", suggestion="Send the header Authorization: Bearer TOKEN.")
+        raise NoToken(
+            "The request has no token.",
+            suggestion="Send the header Authorization: Bearer TOKEN. Make one with: lactl tokens create",
+        )
     user = address_of(connection)
     return Who(token="", connection=connection, key=user, kept_as=f"connection {connection.number}")
 

@@ -95,9 +95,9 @@ class Door:
             return Response(status_code=204, headers={"Allow": allow, **_preflight(request, allow)})
         answer = endpoint.methods.get(method)
         if answer is None:
-            response = refused(
-                WrongMethod(f"{request.method[:20]} is no method of {endpoint.path}."), endpoint
-            )
+            taken = " and ".join(endpoint.methods)
+            fault = f"{request.url.path[:100]!r} takes {taken}, not {request.method[:20]}."
+            response = refused(WrongMethod(fault), endpoint)
             response.headers["Allow"] = allow
             return response
         return await answer(asked)
@@ -125,7 +125,7 @@ class Door:
         name = re.sub(r":\d*$", "", host).rstrip(".")
         if name not in self._hosts:
             raise WrongPlace(
-                "The gateway is not called so.",
+                f"The gateway is not called {name[:100]!r}.",
                 suggestion="An administrator may name it: [gateway] hosts in lightagentd.toml(5).",
             )
 
@@ -136,7 +136,7 @@ class Door:
             return []
         if origin not in self._shared.gateway.origins:
             raise PermissionDenied(
-                "Pages of this origin may not use the gateway.",
+                f"Pages of {origin[:100]!r} may not use the gateway.",
                 suggestion="An administrator may name it: [gateway] origins in lightagentd.toml(5).",
             )
         return [
@@ -151,8 +151,10 @@ class Door:
         for pattern, endpoint in self._table:
             if (match := pattern.match(path)) is not None:
                 return endpoint, match.groupdict()
-        how = "Those for OpenAI's clients are /v1/chat/completions, /v1/responses and /v1/models."
-        raise NotFound("The gateway has no such path.", suggestion=how)
+        raise NotFound(
+            f"The gateway has no path {scope['path'][:100]!r}.",
+            suggestion="Give clients of OpenAI an address that ends in /v1, those of MCP one in /mcp/AGENT.",
+        )
 
 
 def refused(err: LightagentError, endpoint: Endpoint | None = None) -> JSONResponse:

@@ -26,7 +26,7 @@ async def take(asked: Asked) -> Response:
     if kind != "application/json" and not kind.endswith("+json"):
         raise WrongType(
             "The body must be of the type application/json.",
-            suggestion="In GitHub: Content type, application/json.",
+            suggestion="Send the header Content-Type: application/json (in GitHub: Content type).",
         )
     try:
         body = (await asked.body()).decode()

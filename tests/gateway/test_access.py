@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import ValidationError
 
 from lightagentd.config.gateway import Gateway, addresses, allowed_hosts
 from lightagentd.errors import ConfigError
@@ -90,5 +91,13 @@ def test_other_machines_need_a_certificate() -> None:
     given = Gateway(listen=["127.0.0.2:80", "[::1]:81", "localhost:82"], hosts=["Agents.example.org"])
     assert addresses(given) == [("127.0.0.2", 80), ("::1", 81), ("localhost", 82)]
     assert {"127.0.0.2", "[::1]", "localhost", "agents.example.org"} <= allowed_hosts(given)
+    for given_as, said in (
+        ({"listen": ["8330"]}, "HOST:PORT, such as"),
+        ({"listen": ["127.0.0.1:65536"]}, "HOST:PORT, such as"),
+        ({"origins": ["*"]}, "https://chat.example.org"),
+        ({"hosts": ["https://a.example"]}, "without scheme"),
+    ):
+        with pytest.raises(ValidationError, match=said):
+            Gateway.model_validate(given_as)
     with pytest.raises(ConfigError, match="both"):
         addresses(Gateway(tls_certificate=Path("a")))

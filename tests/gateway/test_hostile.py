@@ -118,7 +118,20 @@ async def test_methods_types_names_and_pages(paths: Paths) -> None:
         ):
             assert (await post(chat, content=body, headers=headers)).status_code == status, body[:50]
         assert (await get(chat)).headers["allow"] == "POST, OPTIONS"
-        assert (await get(chat)).status_code == 405
+        for path, host, page, status, said in (
+            (chat, "localhost", {}, 405, f"'{chat}' takes POST, not GET."),
+            (
+                "/chat/completions",
+                "localhost",
+                {},
+                404,
+                "no path '/chat/completions'. Give clients of OpenAI",
+            ),
+            (chat, "evil.example", {}, 421, "not called 'evil.example'"),
+            (chat, "localhost", {"origin": "https://evil.example"}, 403, "Pages of 'https://evil.example'"),
+        ):
+            answer = await get(path, headers={"host": host, **page})
+            assert (answer.status_code, said in answer.json()["error"]["message"]) == (status, True), said
         head = await it.http.head("/healthz")
         assert (head.status_code, head.content) == (200, b"")
         options = await it.http.options("/healthz")

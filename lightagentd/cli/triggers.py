@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,6 +21,9 @@ from lightagentd.cli.question import visible
 from lightagentd.cli.turn import end_with, watch
 from lightagentd.cli.when import moment
 from lightagentd.errors import ConfigError, InvalidArgument, LightagentError, NotFound
+
+if TYPE_CHECKING:
+    from lightagentd.config.triggers import TriggerFile
 
 trigger_names = names_of("Triggers.List", "name")
 _COUNTS = ("fired", "coalesced", "limited", "refused", "missed", "waiting", "answered", "failed")
@@ -88,7 +91,9 @@ def check(settings: Settings, what: str | None) -> None:
     for path in _paths(what):
         problem = ""
         try:
-            asyncio.run(check_source(check_trigger(path)))
+            file = check_trigger(path)
+            asyncio.run(check_source(file))
+            _check_secret(file)
         except (LightagentError, OSError) as err:
             problem = f"{err} {getattr(err, 'suggestion', '')}".strip()
             problem = problem if str(path) in problem else f"{path}: {problem}"
@@ -102,6 +107,21 @@ def check(settings: Settings, what: str | None) -> None:
         raise ConfigError(
             f"Not to be used: {', '.join(broken)}.", suggestion="Mend the files that are named."
         )
+
+
+def _check_secret(file: TriggerFile) -> None:
+    """Raises ConfigError for a webhook's secret that is not there; not for what this user may not read, and a
+    credential of the daemon's.
+    """
+    from lightagentd.agents.triggers.webhooks.webhooks import secrets_of
+
+    if file.secret_file is None or not file.secret_file.is_absolute():
+        return
+    try:
+        secrets_of(file)
+    except ConfigError as err:
+        if not isinstance(err.__cause__, PermissionError):
+            raise
 
 
 @command.command("test")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,11 @@ def list_servers(settings: Settings) -> None:
     The columns: name, how many functions it makes, agents, its command or URL, and what is wrong with it.
     """
     listing(
-        settings, settings.call("Mcp.List"), _COLUMNS, spare=("REACHED",), empty="There are no MCP servers."
+        settings,
+        settings.call("Mcp.List"),
+        _COLUMNS,
+        spare=("REACHED",),
+        empty="There are no MCP servers. Add one: lactl mcp add --help",
     )
 
 
@@ -54,8 +58,11 @@ def show(settings: Settings, name: str, agent: str | None) -> None:
     The hints are what a tool says of itself. Nothing believes them: the effect comes from the server's file.
     """
     found = settings.call("Mcp.Look", timeout_s=_LOOK_S, name=name, agent=agent)
-    if not as_json(settings, found):
-        _show(found)
+    if as_json(settings, found):
+        return
+    _show(found)
+    if not found["in_force"]:
+        say(f"An administrator approves this: lactl mcp approve {name} --digest {found['digest']}")
 
 
 @click.command("test", cls=Command)
@@ -84,7 +91,7 @@ def approve(settings: Settings, name: str, digest: str | None, agent: str | None
 
     The approval is written beside the server's file, with the rights of the user who runs lactl.
     """
-    _approve(settings, name, digest, agent)
+    _approve(settings, name, digest, agent, how=f"Approve it: lactl mcp approve {name}")
 
 
 @click.command("add", cls=Command)
@@ -124,6 +131,8 @@ def add(
       sudo lactl mcp add tracker --url https://tracker.example/mcp \\
           --credential TOKEN --header "Authorization=Bearer {TOKEN}"
     """
+    if not words and not url:
+        raise click.UsageError("Name the server's program and its arguments after --, or its --url.")
     values = {"command": list(words), "url": url, "effect": listed_in} | {
         key: list(one) for key, one in lists.items()
     }
@@ -141,7 +150,8 @@ def add(
     try:
         _check(path)
         reload_daemon(settings, "tools")
-        _approve(settings, name, digest, None)
+        named = {*(_pair(one)[0] for one in effects), *lists["only"]}
+        _approve(settings, name, digest, None, named=named, how="Repeat the command with")
     except BaseException:
         path.unlink(missing_ok=True)
         reload_daemon(settings, "tools")
@@ -187,15 +197,31 @@ def _check(path: Path) -> None:
         raise ConfigError(f"{path.name}: {err.message}.", suggestion="It is not written.") from None
 
 
-def _approve(settings: Settings, name: str, digest: str | None, agent: str | None) -> None:
+def _approve(
+    settings: Settings,
+    name: str,
+    digest: str | None,
+    agent: str | None,
+    *,
+    how: str,
+    named: Set[str] = frozenset(),
+) -> None:
+    """`named` are tools that the server must have; `how` says what is done where nobody can be asked."""
     found = settings.call("Mcp.Look", timeout_s=_LOOK_S, name=name, agent=agent)
     _check_shown(found)
+    offered = {one["name"] for one in found["tools"]}
+    if wrong := sorted(named - offered):
+        raise InvalidArgument(
+            f"The MCP server {name} has no tool {wrong[0][:60]!r}.",
+            suggestion=f"It has: {', '.join(sorted(offered))}"[:1000],
+            field="effect",
+        )
     if digest is None:
         _show(found)
         if not is_terminal() or settings.json:
             raise InvalidArgument(
                 "Nobody is there to be asked.",
-                suggestion=f"Approve it: --digest {found['digest']}",
+                suggestion=f"{how} --digest {found['digest']}",
                 field="digest",
             )
         click.confirm("Approve these tools as they are?", abort=True)
@@ -269,8 +295,6 @@ def _show(found: dict[str, Any]) -> None:
     say()
     more = [part for part in ("resources", "prompts") if found[part]]
     fields([*([("also", ", ".join(more))] if more else []), ("sha256", found["digest"])])
-    if not found["in_force"]:
-        say(f"An administrator approves this: lactl mcp approve {found['name']} --digest {found['digest']}")
 
 
 def _schema_lines(schema: Any) -> Iterator[str]:

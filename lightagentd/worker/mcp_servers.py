@@ -9,7 +9,13 @@ from typing import Any
 from asyncvarlink import VarlinkInterface, varlinkmethod
 
 from lightagentd.errors import LightagentError, ToolError
+from lightagentd.tool import Effect
 from lightagentd.varlink.server import error_reply
+
+_OBSERVES = (
+    "It was started in the sandbox of observe: no network, and only its own home to write to. What npx or uvx"
+    " would fetch must be installed first. --listed-in (effect in its file) names another sandbox."
+)
 
 
 class ServersInterface(VarlinkInterface, name="org.lightagent1.WorkerServers"):
@@ -35,9 +41,9 @@ class ServersInterface(VarlinkInterface, name="org.lightagent1.WorkerServers"):
         from lightagentd.toolkit.mcp.tool import transport_of
 
         try:
-            path = self._path_of(server, kit)
+            file = read_server(self._path_of(server, kit))
             async with self._block() as folder:
-                connection = Connection(transport_of(server, read_server(path), credentials, folder))
+                connection = Connection(transport_of(server, file, credentials, folder))
                 try:
                     await connection.start()
                     found = await connection.offers()
@@ -47,5 +53,7 @@ class ServersInterface(VarlinkInterface, name="org.lightagent1.WorkerServers"):
             raise error_reply(err) from err
         except (RpcError, Lost, OSError, TimeoutError) as err:
             why = clean(str(err))[:2000].rstrip(".") or "it did not answer in time"
-            raise error_reply(ToolError(f"The MCP server {server} cannot be used: {why}.")) from err
+            hint = _OBSERVES if file.command and file.listed_in is Effect.OBSERVE else ""
+            failed = ToolError(f"The MCP server {server} cannot be used: {why}.", suggestion=hint)
+            raise error_reply(failed) from err
         return found

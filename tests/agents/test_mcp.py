@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lightagentd.errors import Conflict
 from lightagentd.host.paths import Paths
 from lightagentd.toolkit.mcp.server_file import approved_path
 from tests.agents.asking import asked
@@ -58,6 +59,11 @@ async def test_the_tools_of_a_server_are_functions_once_they_are_approved(paths:
             "small": 0,
             "own": 1,
         }
+        install(paths, "modern", name="file")  # as a built-in tool
+        await test.daemon.reload()
+        with pytest.raises(Conflict, match="There is another tool 'file'"):
+            await service.look(ME, "file")
+        (paths.config / "mcp.d/file.toml").unlink()
         offers = await service.look(ME, "small")
         assert {one.state for one in offers.tools} == {"new"}
         assert not offers.in_force

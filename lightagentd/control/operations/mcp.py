@@ -12,7 +12,7 @@ from lightagentd.agents.tool_calls.given import credentials_of
 from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access
 from lightagentd.control.operations.declared import Operations, method
-from lightagentd.errors import ConfigError, LimitExceeded, NotFound
+from lightagentd.errors import ConfigError, Conflict, LimitExceeded, NotFound
 from lightagentd.host.paths import content_folders
 from lightagentd.policy.operation import Operation
 from lightagentd.toolkit.mcp.server_file import (
@@ -60,6 +60,7 @@ class Mcp(Operations, interface="org.lightagent1.Mcp"):
         kit, path, server, problem = one
         if server is None:
             raise ConfigError(f"{path}: {problem}.", suggestion="Mend it, then: lactl reload")
+        self._check_name(kit, path)
         credentials = {} if kit else await credentials_of(name)
         seen = await self._pool.servers.look(name, server.listed_in, agent, credentials)
         approved = await asyncio.to_thread(read_approved, path)
@@ -75,12 +76,24 @@ class Mcp(Operations, interface="org.lightagent1.Mcp"):
                 except ConfigError as err:
                     yield kit, path, None, err.message
 
+    def _check_name(self, kit: str, path: Path) -> None:
+        """Raises Conflict for a server whose tools nobody could have."""
+        tool = self._content.toolbox.tools.get(path.stem)
+        if not kit and tool is not None and tool.path != str(path):
+            raise Conflict(
+                f"There is another tool {path.stem!r}: {tool.path}.",
+                suggestion="Give the server another name.",
+                field="name",
+            )
+
     def _described(self, kit: str, path: Path, server: ServerFile | None, problem: str) -> api.McpServer:
         tool = self._content.toolbox_of(kit).tools.get(path.stem)
         if tool is None and not kit:
             tool = self._content.toolbox.tools.get(path.stem)  # some agents alone have it
         if not problem and (tool is None or tool.path != str(path)):
-            problem = "the daemon has not read it, or another tool has its name"
+            problem = (
+                f"another tool has its name: {tool.path}" if tool is not None else "lactl reload reads it"
+            )
         return api.McpServer(
             kit=kit,
             name=path.stem,

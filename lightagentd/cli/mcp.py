@@ -10,6 +10,7 @@ import click
 from lightagentd.cli.mcp_servers import COMMANDS
 from lightagentd.cli.options import CALL_TIMEOUT_S, Group, Settings, agent_names
 from lightagentd.cli.output import warn
+from lightagentd.errors import AgentNotFound, LightagentError
 
 _AGENT = "Whose tools are served."
 
@@ -52,8 +53,21 @@ def _serve(settings: Settings, agent: str) -> None:
 
     if sys.stdin.isatty():
         warn("A program starts this and writes a message a line; end it with Ctrl-D.")
+    _check_agent(settings, agent)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a client that has gone ends what runs for it, in order
     asyncio.run(serving(lambda: AsyncClient(settings.socket or None, timeout_s=CALL_TIMEOUT_S), agent))
+
+
+def _check_agent(settings: Settings, agent: str) -> None:
+    """Raises AgentNotFound: the program sees at its start that this server is of no use to it. A daemon that
+    does not run may come later.
+    """
+    try:
+        settings.call("Agents.Get", name=agent)
+    except AgentNotFound:
+        raise
+    except LightagentError as err:
+        warn(f"{err.message} {err.suggestion}".rstrip())
 
 
 for one in COMMANDS:

@@ -99,6 +99,12 @@ BAD = [
 """Lines, and the code of the error that answers each; 0 for a result."""
 
 
+def test_an_agent_that_is_not_there_ends_the_server(daemon: DaemonProcess) -> None:
+    done = daemon.lactl("mcp", "--agent", "opss")
+    assert (done.returncode, done.stdout) == (66, "")
+    assert "There is no agent 'opss'" in done.stderr
+
+
 def test_bad_input_gets_its_error_and_the_server_goes_on(daemon: DaemonProcess) -> None:
     lines = b"\n".join(line for line, _ in BAD) + b"\n"
     (theirs, ours), (answers, out) = os.pipe(), os.pipe()

@@ -104,7 +104,10 @@ def create(
     say(made["secret"])
     token = made["token"]
     until = f"until {local(token['expires_us'])}" if token["expires_us"] else "without an end"
-    warn(f"This is shown once. It is {token['user']}'s, for {', '.join(token['scopes'])}, {until}.")
+    whose = (
+        f"{token['user']}'s, for {', '.join(token['scopes'])} of {', '.join(token['agents']) or 'all agents'}"
+    )
+    warn(f"This is shown once. It is {whose}, {until}.")
 
 
 @command.command("list")

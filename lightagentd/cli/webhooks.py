@@ -41,7 +41,7 @@ def list_requests(settings: Settings, name: str | None, limit: int) -> None:
         "BYTES": "bytes",
         "ABOUT": "about",
     }
-    none = 'There were no requests. A trigger with on = "webhook" takes them, see lightagent-trigger(5).'
+    none = 'There were none. Triggers with on = "webhook" take them: lightagent-trigger(5).'
     listing(settings, rows[-limit:], columns, spare=("ABOUT", "BYTES"), empty=none)
 
 

@@ -81,6 +81,8 @@ def wrong_host(host: str) -> str:
     """What is wrong with the name of a machine; empty if ssh may be given it."""
     if _HOST.fullmatch(host) and len(host) <= 255:
         return ""
+    if host.startswith("@"):
+        return f"{host[:60]!r} is a group of hosts, for prompt and status alone: --hosts {host[:60]}"
     return f"{host[:60]!r} is not a host: write HOST, USER@HOST or ssh://USER@HOST:PORT"
 
 

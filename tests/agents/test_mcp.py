@@ -28,6 +28,14 @@ def _results(events: list[Any]) -> list[tuple[str, str]]:
     return [(event["result"], event["text"]) for event in events if event["type"] == "tool_result"]
 
 
+async def _a_taken_name_is_refused(paths: Paths, test: Scripted) -> None:
+    install(paths, "modern", name="file")  # as a built-in tool
+    await test.daemon.reload()
+    with pytest.raises(Conflict, match="There is another tool 'file'"):
+        await test.daemon.service.mcp.look(ME, "file")
+    (paths.config / "mcp.d/file.toml").unlink()
+
+
 async def test_the_tools_of_a_server_are_functions_once_they_are_approved(paths: Paths) -> None:
     install(paths, "modern", more='agents = ["test"]\n')
     write(paths.config / "mcp.d" / "broken.toml", 'command = ["x"]\nurl = "https://x.example"\n')
@@ -59,11 +67,7 @@ async def test_the_tools_of_a_server_are_functions_once_they_are_approved(paths:
             "small": 0,
             "own": 1,
         }
-        install(paths, "modern", name="file")  # as a built-in tool
-        await test.daemon.reload()
-        with pytest.raises(Conflict, match="There is another tool 'file'"):
-            await service.look(ME, "file")
-        (paths.config / "mcp.d/file.toml").unlink()
+        await _a_taken_name_is_refused(paths, test)
         offers = await service.look(ME, "small")
         assert {one.state for one in offers.tools} == {"new"}
         assert not offers.in_force

@@ -100,6 +100,23 @@ async def test_what_is_framed_wrong_or_too_large_ends_the_connection(paths: Path
         assert (await it.http.get("/healthz")).status_code == 200
 
 
+async def refusals_name_what_was_asked_for(it: Gateway, chat: str) -> None:
+    for path, host, page, status, said in (
+        (chat, "localhost", {}, 405, f"'{chat}' takes POST, not GET."),
+        (
+            "/chat/completions",
+            "localhost",
+            {},
+            404,
+            "no path '/chat/completions'. Give clients of OpenAI",
+        ),
+        (chat, "evil.example", {}, 421, "not called 'evil.example'"),
+        (chat, "localhost", {"origin": "https://evil.example"}, 403, "Pages of 'https://evil.example'"),
+    ):
+        answer = await it.http.get(path, headers={"host": host, **page})
+        assert (answer.status_code, said in answer.json()["error"]["message"]) == (status, True), said
+
+
 async def test_methods_types_names_and_pages(paths: Paths) -> None:
     chat = "/v1/chat/completions"
     async with gateway(paths, [say("ok")], toml=LIMITS) as it:
@@ -118,20 +135,7 @@ async def test_methods_types_names_and_pages(paths: Paths) -> None:
         ):
             assert (await post(chat, content=body, headers=headers)).status_code == status, body[:50]
         assert (await get(chat)).headers["allow"] == "POST, OPTIONS"
-        for path, host, page, status, said in (
-            (chat, "localhost", {}, 405, f"'{chat}' takes POST, not GET."),
-            (
-                "/chat/completions",
-                "localhost",
-                {},
-                404,
-                "no path '/chat/completions'. Give clients of OpenAI",
-            ),
-            (chat, "evil.example", {}, 421, "not called 'evil.example'"),
-            (chat, "localhost", {"origin": "https://evil.example"}, 403, "Pages of 'https://evil.example'"),
-        ):
-            answer = await get(path, headers={"host": host, **page})
-            assert (answer.status_code, said in answer.json()["error"]["message"]) == (status, True), said
+        await refusals_name_what_was_asked_for(it, chat)
         head = await it.http.head("/healthz")
         assert (head.status_code, head.content) == (200, b"")
         options = await it.http.options("/healthz")

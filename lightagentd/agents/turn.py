@@ -159,6 +159,7 @@ class Turn:
         self.choice = asked.choice
         self.caller = caller
         """The uid on whose word it runs: who prompted, or had the plan applied; not always the owner's."""
+        self.client = current_context().client
         self.resumed = resumed
         self.waits_for = resumed.waits_for if resumed else ""
         """The approval or input that it waits for, or was the last to wait for."""
@@ -397,6 +398,8 @@ class Turn:
         }
         if self.caller is not None:
             value["caller"] = self.caller
+        if self.client:
+            value["client"] = self.client
         if self.unattended:
             value["unattended"] = True
         if self.trigger:

@@ -71,6 +71,7 @@ class TurnLoop:
             owner=record.owner,
             session=record.id,
             trace_id=turn.trace_id,
+            client=turn.client,
             above=above.meter.whose if above is not None and above.meter is not None else None,
         )
         self._above = above.origin if above is not None else self._shared.mail.above(turn)

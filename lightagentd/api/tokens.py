@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class TokenLimits:
-    """What the gateway holds a token to; 0 is no limit. `tokens_per_day` are those of models."""
+    """What a token is held to; 0 is no limit. `tokens_per_day` are those of models, on a day in UTC."""
 
     requests_per_minute: int
     streams: int
@@ -16,7 +16,7 @@ class TokenLimits:
 @dataclass(frozen=True, kw_only=True)
 class Token:
     """A token without its secret. `id` is the part of its text that is no secret. No `agents` stands for all.
-    Times are 0 for never.
+    Times are 0 for never. `tokens_today` are the tokens of models that its turns used on this day (UTC).
     """
 
     id: str
@@ -29,6 +29,7 @@ class Token:
     created_us: int
     expires_us: int
     used_us: int
+    tokens_today: int
 
 
 @dataclass(frozen=True, kw_only=True)

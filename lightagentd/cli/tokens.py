@@ -32,8 +32,9 @@ _COLUMNS: Columns = {
     "USED": lambda token: moment(token["used_us"]) if token["used_us"] else "never",
     "ID": "id",
     "LIMITS": lambda token: _shown(token["limits"]) or "-",
+    "TODAY": lambda token: _today(token["tokens_today"], token["limits"]["tokens_per_day"]),
 }
-_SPARE = ("LIMITS", "ID", "CREATED", "USER")
+_SPARE = ("TODAY", "LIMITS", "ID", "CREATED", "USER")
 token_names = names_of("Tokens.List", "name")
 
 
@@ -70,7 +71,7 @@ def command() -> None:
     "--limits",
     default="",
     metavar="LIMIT,…",
-    help="What the gateway holds it to: requests=60/min, streams=4, bytes=1M, tokens=200000/day.",
+    help="What it is held to: requests=60/min, streams=4, bytes=1M, tokens=200000/day.",
 )
 @click.pass_obj
 def create(
@@ -163,6 +164,10 @@ def _limits(text: str) -> dict[str, int]:
             )
         limits[_LIMITS[found[1]][0]] = int(found[2]) * _SIZES[found[3]]
     return limits
+
+
+def _today(used: int, most: int) -> str:
+    return f"{used:,} of {most:,} tokens" if most else f"{used:,} tokens"
 
 
 def _shown(limits: dict[str, int]) -> str:

@@ -224,7 +224,8 @@ Verification = TypedDict("Verification", {"ok": bool, "events": int, "first_bad_
         "notes": list[str]})
 VerificationReply = TypedDict("VerificationReply", {"verification": Verification})
 Token = TypedDict("Token", {"id": str, "name": str, "uid": int, "user": str, "scopes": list[str],
-        "agents": list[str], "limits": TokenLimits, "created_us": int, "expires_us": int, "used_us": int})
+        "agents": list[str], "limits": TokenLimits, "created_us": int, "expires_us": int, "used_us": int,
+        "tokens_today": int})
 NewToken = TypedDict("NewToken", {"token": Token, "secret": str})
 CreatedReply = TypedDict("CreatedReply", {"created": NewToken})
 TokensReply = TypedDict("TokensReply", {"tokens": list[Token]})

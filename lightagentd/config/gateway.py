@@ -85,7 +85,8 @@ class Gateway(Section):
     """How much one token may send and be sent in a minute."""
     tokens_per_day: int = Field(default=0, ge=0)
     """How many tokens of models the turns of one token may use on one day (UTC), unless the token says less;
-    0 for no limit. Turns that run when it is reached end as they would."""
+    0 for no limit. The daemon counts them, also across restarts. Turns that run when it is reached end as
+    they would."""
     on_disconnect: Literal["cancel", "continue"] = "cancel"
     """What becomes of a turn whose client hangs up."""
     client_tools: bool = False

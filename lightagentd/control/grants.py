@@ -49,13 +49,16 @@ class Ending:
 @dataclass(frozen=True, kw_only=True)
 class Grant:
     """`name` is the token's, empty for a client of the gateway without one; no `agents` stands for all.
-    `expires_us` is 0 for a grant that does not expire.
+    `id` is as `EventContext.client`. `expires_us` is 0 for a grant that does not expire, `tokens_per_day` for
+    one without such a limit of its own.
     """
 
+    id: str = ""
     name: str = ""
     scopes: frozenset[Operation] = frozenset(SCOPES)
     agents: frozenset[str] = frozenset()
     expires_us: int = 0
+    tokens_per_day: int = 0
     ending: Ending = field(default_factory=Ending, compare=False, repr=False)
     has_left: Callable[[], bool] = field(default=lambda: False, compare=False, repr=False)
     """Whether the client that it is for has ended."""

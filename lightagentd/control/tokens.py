@@ -44,7 +44,9 @@ TOLD_S, TOLD_MOST = 60.0, 10
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What the gateway holds a token to; 0 is no limit. Tokens are those of models."""
+    """What a token is held to: by the daemon to tokens of models, by the gateway to the others. 0 is no
+    limit.
+    """
 
     requests_per_minute: int = 0
     streams: int = 0
@@ -187,10 +189,12 @@ class Tokens:
         kind = TokenUsed(name=used.name, owner=used.owner, message=message, count=1)
         self._told.tell(kind, used.owner, self._change(used))
         return used, Grant(
+            id=used.id,
             name=used.name,
             scopes=frozenset(Operation(one) for one in used.scopes),
             agents=frozenset(used.agents),
             expires_us=used.expires_us,
+            tokens_per_day=used.limits.tokens_per_day,
             ending=self._endings.setdefault(used.id, Ending()),
         )
 

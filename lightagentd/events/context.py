@@ -35,6 +35,9 @@ class EventContext:
     request_id: str = ""
     trace_id: str = ""
     correlation_id: str = ""
+    client: str = ""
+    """The ID of the token with which it was asked for, or `uid:UID` for a client of the gateway without one;
+    what models use is counted for it. No event has it."""
 
     def to_wire(self) -> dict[str, Any]:
         """The part that a worker gets with a call; agent, session and owner are fields of every call."""
@@ -86,13 +89,14 @@ def using(whole: EventContext) -> Iterator[EventContext]:
         context.reset(token)
 
 
-def act_for(caller: int, correlation_id: str = "") -> None:
+def act_for(caller: int, correlation_id: str = "", client: str = "") -> None:
     """From here on the running task acts for a uid: every operation of a peer begins with this.
 
     A task that answers several calls answers only those of one peer, so nothing has to be undone.
     """
     present = current_context()
-    context.set(replace(present, caller=caller, correlation_id=correlation_id or present.correlation_id))
+    correlation_id = correlation_id or present.correlation_id
+    context.set(replace(present, caller=caller, correlation_id=correlation_id, client=client))
 
 
 def own_task(work: Coroutine[Any, Any, _T], *, name: str) -> asyncio.Task[_T]:

@@ -30,6 +30,7 @@ from lightagentd.gateway.refusals import (
     WrongMethod,
     WrongPlace,
     error_object,
+    retry_after_s,
     status_of,
 )
 
@@ -164,8 +165,8 @@ def refused(err: LightagentError, endpoint: Endpoint | None = None) -> JSONRespo
     if not isinstance(err, TooMany | TooSlow | Unavailable):
         # OpenAI's libraries send what failed again, and a turn that failed may have changed something.
         response.headers["X-Should-Retry"] = "false"
-    if isinstance(err, TooMany):
-        response.headers["Retry-After"] = str(max(1, round(err.retry_after_s + 0.5)))
+    if (after_s := retry_after_s(err)) is not None:
+        response.headers["Retry-After"] = str(max(1, round(after_s + 0.5)))
     if isinstance(err, NoToken):
         response.headers["WWW-Authenticate"] = "Bearer"
     return response

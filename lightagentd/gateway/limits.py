@@ -1,8 +1,8 @@
-"""Counts what each token uses of the gateway, and refuses more: requests and bytes in a minute, turns at
-once, and tokens of models on a day (UTC).
+"""Counts what each token uses of the gateway, and refuses more: requests and bytes in a minute, and turns at
+once.
 
-The counts live in this process, so a restart forgets them; what must hold for longer is a budget of the
-daemon. A key stands for a token or for a local user, and the number of keys is bounded.
+The counts live in this process, so a restart forgets them; the daemon counts what must hold for longer, such
+as the tokens of models. A key stands for a token or for a local user, and the number of keys is bounded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HELD_BYTES = 64 << 20
 """So large may all requests together be that are not answered yet: as objects they take some times that."""
 UNPROVED_BYTES = 16 << 20
 """The same, of clients that have not proved who they are: they take no room of those that have."""
-_MINUTE_S, _DAY_S = 60, 86_400
+_MINUTE_S = 60
 
 
 @dataclass
@@ -31,8 +31,6 @@ class _Used:
     """Monotonic; a minute begins with the first request after the last one."""
     requests: int = 0
     bytes: int = 0
-    day: int = 0
-    tokens: int = 0
     streams: int = 0
 
     @property
@@ -42,28 +40,24 @@ class _Used:
 
 @dataclass(frozen=True, kw_only=True)
 class Allowed:
-    """What one token may use; 0 tokens are no limit."""
+    """What one token may use."""
 
     requests_per_minute: int
     streams: int
     request_bytes: int
-    tokens_per_day: int
 
     @staticmethod
     def of(gateway: Gateway, said: Mapping[str, Any]) -> Allowed:
         """The limits of the configuration, or those that a token has itself where they are less."""
 
         def least(name: str) -> int:
-            default, own = getattr(gateway, name), said.get(name)
-            if not isinstance(own, int) or own <= 0:
-                return int(default)
-            return min(own, default) if default else own
+            default, own = int(getattr(gateway, name)), said.get(name)
+            return min(own, default) if isinstance(own, int) and own > 0 else default
 
         return Allowed(
             requests_per_minute=least("requests_per_minute"),
             streams=least("streams"),
             request_bytes=least("request_bytes"),
-            tokens_per_day=least("tokens_per_day"),
         )
 
 
@@ -91,10 +85,6 @@ class Limits:
         """Count bytes of a request or of an answer."""
         self._of(key).bytes += size_bytes
 
-    def tokens(self, key: str, count: int) -> None:
-        """Count tokens of models."""
-        self._of(key).tokens += count
-
     def hold(self, size_bytes: int, *, proved: bool) -> None:
         """Count bytes of requests that are not answered yet. Raises TooMany, which counts none."""
         if self._held_bytes[proved] + size_bytes > (HELD_BYTES if proved else UNPROVED_BYTES):
@@ -109,9 +99,6 @@ class Limits:
     def turn(self, key: str, allowed: Allowed) -> Iterator[None]:
         """A turn that runs. Raises TooMany."""
         used = self._of(key)
-        if allowed.tokens_per_day and used.tokens >= allowed.tokens_per_day:
-            left_s = _DAY_S - time.time() % _DAY_S
-            raise _too_many(f"{allowed.tokens_per_day} tokens of models a day", left_s)
         if used.streams >= allowed.streams:
             raise TooMany(
                 f"{used.streams} turns of this token run already, the most at once.",
@@ -137,8 +124,6 @@ class Limits:
                 del self._used[oldest]
         if used.minute_left_s <= 0:
             used.minute_ends, used.requests, used.bytes = time.monotonic() + _MINUTE_S, 0, 0
-        if used.day != (day := int(time.time() // _DAY_S)):
-            used.day, used.tokens = day, 0
         return used
 
 

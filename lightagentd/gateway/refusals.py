@@ -6,9 +6,19 @@ A class says only its status; its code is that of the family, so that clients ne
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
-from lightagentd.errors import InvalidArgument, LightagentError, LimitExceeded, NotFound, PermissionDenied
+from lightagentd.errors import (
+    BudgetExceeded,
+    InvalidArgument,
+    LightagentError,
+    LimitExceeded,
+    NotFound,
+    PermissionDenied,
+)
+
+_DAY_S = 86_400
 
 
 class NoToken(PermissionDenied, http_status=401):
@@ -63,6 +73,13 @@ def error_object(err: LightagentError) -> dict[str, Any]:
             "code": err.code,
         }
     }
+
+
+def retry_after_s(err: LightagentError) -> float | None:
+    """When there may be room again, of the tokens of models on the next day (UTC); None where unknown."""
+    if isinstance(err, BudgetExceeded) and err.field == "tokens_per_day":
+        return _DAY_S - time.time() % _DAY_S
+    return err.retry_after_s if isinstance(err, TooMany) else None
 
 
 def status_of(err: LightagentError) -> int:

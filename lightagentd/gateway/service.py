@@ -51,12 +51,11 @@ class Service:
         self._addresses = addresses(gateway)
         self._callers = Callers(gateway, control)
         self._chats, self._responses = Lives(_CHATS), Lives(_RESPONSES)
-        limits = Limits(gateway)
-        self._mcp = Sessions(self._callers, limits)
+        self._mcp = Sessions(self._callers)
         shared = Shared(
             gateway=gateway,
             callers=self._callers,
-            limits=limits,
+            limits=Limits(gateway),
             metrics=Metrics(),
             conversations=Conversations(),
             responses=self._responses,

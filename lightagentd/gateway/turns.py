@@ -135,8 +135,6 @@ async def turn(asked: Asked, caller: Caller, *, goes_on: bool, **prompt: Any) ->
                     raise
                 while True:
                     session, ended = event["session"], event["type"] in LAST
-                    if event["type"] == "usage":
-                        asked.shared.limits.tokens(caller.key, int(event["total_tokens"]))
                     _seen(asked, event)
                     yield event
                     if ended:

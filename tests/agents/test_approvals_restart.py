@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lightagentd.client.aio import AsyncClient
-from lightagentd.errors import DaemonUnreachable, LightagentError
+from lightagentd.errors import BudgetExceeded, DaemonUnreachable, LightagentError
 from lightagentd.events.queries import StoredHistory
 from lightagentd.host.paths import Paths
 from tests.agents.asking import FRONT, TOML, Watched, add, approvals, asked, asking, kinds, lines, prepare
@@ -42,9 +42,11 @@ async def ask(paths: Paths, method: str, **parameters: Any) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def prompted(paths: Paths) -> AsyncIterator[str]:
-    """A prompt that somebody waits for; gives the approval that its turn waits for."""
+async def prompted(paths: Paths, token: str = "") -> AsyncIterator[str]:
+    """A prompt that somebody waits for, with a token; gives the approval that its turn waits for."""
     async with AsyncClient(paths.socket) as client:
+        if token:
+            await client.call("Manager.Authenticate", token=token)
 
         async def wait() -> None:
             with contextlib.suppress(LightagentError):
@@ -104,9 +106,12 @@ async def test_a_turn_that_waits_goes_on_waiting_after_a_restart(
     script = [call("probe_add", add(out), call_id="c1", text="I will."), say("it is done")]
     async with ScriptedModel(script) as model, process(paths, model) as daemon:
         await asyncio.to_thread(daemon.start)
-        async with prompted(paths) as question:
+        limits = {"tokens_per_day": 30}
+        made = await ask(paths, "Tokens.Create", name="chat", scopes=["inspect", "prompt"], limits=limits)
+        async with prompted(paths, made["secret"]) as question:
             await asyncio.to_thread(end, daemon)
         await asyncio.to_thread(daemon.start)
+        assert (await ask(paths, "Tokens.List"))[0]["tokens_today"] == 15
         found = await ask(paths, "Approvals.Get", approval=question)
         assert (found["state"], found["preview"]) == ("waiting", "+ran")
         assert (await resumed(paths))["state"] == "waiting"
@@ -119,11 +124,16 @@ async def test_a_turn_that_waits_goes_on_waiting_after_a_restart(
         assert session["messages"][2]["content"].startswith("added as uid")
         assert session["messages"][3]["content"] == "it is done"
         assert len(model.requests) == 2
+        assert (await ask(paths, "Tokens.List"))[0]["tokens_today"] == 30, "of the turn that went on, too"
         assert (await ask(paths, "Approvals.Get", approval=question))["state"] == "used"
         await asyncio.to_thread(end, daemon)
         await asyncio.to_thread(daemon.start)
         assert lines(out) == ["ran"]
         assert (await ask(paths, "Approvals.Get", approval=question))["state"] == "used"
+        async with AsyncClient(paths.socket) as client:
+            await client.call("Manager.Authenticate", token=made["secret"])
+            with pytest.raises(BudgetExceeded, match="chat has used 30 tokens of models today, of 30"):
+                await client.call("Manager.Ask", agent="test", text="go")
         assert (await ask(paths, "History.Verify"))["ok"]
 
 

@@ -54,6 +54,7 @@ TOKEN = {
     "created_us": 1_763_768_400_000_000,
     "expires_us": 1_763_768_500_000_000,
     "used_us": 0,
+    "tokens_today": 12_345,
 }
 SERVER = {
     "kit": "",

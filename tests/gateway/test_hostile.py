@@ -220,8 +220,10 @@ async def test_tokens(paths: Paths) -> None:
         assert codes == [200, 200]
         assert (await prompts.get("/metrics")).status_code == 403
         few = it.over_tcp(await it.token(tokens_per_day=20))
-        codes = [(await few.post("/v1/chat/completions", json=chat)).status_code for _ in range(3)]
-        assert codes == [200, 200, 429]
+        answers = [await few.post("/v1/chat/completions", json=chat) for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [200, 200, 429]
+        assert answers[-1].json()["error"]["code"] == "budget_exceeded"
+        assert 0 < int(answers[-1].headers["retry-after"]) <= 86_401, "until midnight"
         revoked = await it.token()
         used = it.over_tcp(revoked)
         assert (await used.get("/v1/models")).status_code == 200

@@ -44,7 +44,7 @@ from lightagentd.errors import (
     TimedOut,
 )
 from lightagentd.events.history import Change, NewEvent
-from lightagentd.events.model import within
+from lightagentd.events.model import current_context, within
 from lightagentd.events.types.flow import FlowStarted
 from lightagentd.events.types.session import SessionCreated
 
@@ -224,6 +224,7 @@ class Flows:
             owner=owner,
             agent=agent,
             inputs=inputs,
+            client=current_context().client,
             started_us=now_us(),
         )
 

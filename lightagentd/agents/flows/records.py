@@ -27,7 +27,7 @@ OVER: tuple[State, ...] = ("success", "failed", "skipped", "cancelled")
 MOST_OUTPUT_BYTES, MOST_LIST_BYTES = 128 << 10, 1 << 20
 """Of the output of a step, and of the list of one with for_each; what is longer is cut in its middle."""
 _JSON_DEPTH = 64
-_OF_RUN = ("id", "flow", "digest", "state", "agent", "trigger", "parent", "code", "message")
+_OF_RUN = ("id", "flow", "digest", "state", "agent", "client", "trigger", "parent", "code", "message")
 _OF_STEP = (
     *("run", "name", "state", "agent", "session", "trace_id", "call_id", "waits_for", "asks_for", "output"),
     *("code", "message", "effect", "nested"),
@@ -49,6 +49,8 @@ class RunRecord:
     owner: int
     agent: str
     inputs: dict[str, Any]
+    client: str = ""
+    """As `EventContext.client`."""
     state: RunState = "running"
     unattended: bool = False
     trigger: str = ""

@@ -117,7 +117,8 @@ class Run:
 
     def begin(self) -> None:
         self.session.ends = self.end_for_deletion
-        self._task = asyncio.create_task(self._live(), name=f"flow-{self.record.id}")
+        with event_context(client=self.record.client):
+            self._task = asyncio.create_task(self._live(), name=f"flow-{self.record.id}")
 
     async def close(self) -> None:
         """Stop it with the daemon: the next start goes on."""

@@ -103,6 +103,7 @@ async def recover(session: Session, unfinished: dict[str, dict[str, Any]]) -> Fo
             caller=state.get("caller"),
             resumed=waits,
         )
+        turn.client = str(state.get("client", ""))
         turn.task_id = str(state.get("task", ""))
         turn.hops, turn.sent_by = int(state.get("hops", 0)), tuple(state.get("sent_by", ()))
         turn.repaired = bool(state.get("repaired", False))

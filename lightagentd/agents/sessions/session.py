@@ -259,7 +259,8 @@ class Session:
 
     def context(self, turn: Turn | None = None) -> Any:
         """The event context of this session, and of a turn of it, as a `with` block."""
-        of_turn = {} if turn is None else {"caller": turn.caller, "correlation_id": turn.correlation_id}
+        names = ("caller", "correlation_id", "client")
+        of_turn = {} if turn is None else {name: getattr(turn, name) for name in names}
         return within(
             agent=self.record.agent,
             session=self.id,

@@ -25,7 +25,7 @@ from lightagentd.agents.tool_calls.results import message_event
 from lightagentd.agents.turn import Asked, Turn
 from lightagentd.config.configuration import Limits
 from lightagentd.errors import AgentNotFound, LightagentError, LimitExceeded, QueueFull, Refused
-from lightagentd.events.context import own_task
+from lightagentd.events.context import own_task, within
 from lightagentd.events.history import Change, History
 from lightagentd.events.model import new_id
 from lightagentd.events.store.states import checked, decoding
@@ -61,12 +61,14 @@ class Letter:
     unattended: bool
     hops: int
     sent_us: int
+    client: str = ""
+    """As `EventContext.client`."""
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> Letter:
         """Raises HistoryDamaged."""
         with decoding("mail", str(value.get("id"))):
-            checked(value, **dict.fromkeys(("id", "session", "sender", "text"), str), by=list)
+            checked(value, **dict.fromkeys(("id", "session", "sender", "text", "client"), str), by=list)
             checked(value, owner=int, hops=int, sent_us=int, tainted=bool, unattended=bool)
             for one in value["by"]:
                 checked(one, agent=str, effects=list)
@@ -158,6 +160,7 @@ class Mail:
             unattended=turn.unattended,
             hops=turn.hops + 1,
             sent_us=time.time_ns() // 1000,
+            client=turn.client,
         )
         self._sent[origin.owner].append(time.monotonic())
         turn.sent += 1
@@ -262,7 +265,8 @@ class Mail:
                 outside=letter.tainted,
                 letter=letter,
             )
-            await agent.ask(session, asked)
+            with within(client=letter.client):
+                await agent.ask(session, asked)
             self._forget(letter)
         except LightagentError as err:
             _log.warning("a message waits for the session %s: %s", session.id, err.message)

@@ -21,6 +21,7 @@ from lightagentd.control.seats import Seats
 from lightagentd.control.sight import Sight
 from lightagentd.errors import (
     AgentNotFound,
+    BudgetExceeded,
     InvalidArgument,
     LightagentError,
     LimitExceeded,
@@ -76,7 +77,8 @@ class Access:
         admitted = await self._authority.admit(caller, operation, agent=agent)
         if operation is not Operation.INSPECT:
             await self._hold(admitted, lambda: self._owners.change(caller.uid))
-        act_for(caller.uid, caller.grant.origin if caller.grant is not None else "")
+        grant = caller.grant
+        act_for(caller.uid, *((grant.origin, grant.id) if grant is not None else ()))
         return await self._authority.viewing(admitted) if viewing else admitted
 
     async def admit_to(
@@ -236,11 +238,25 @@ class Access:
 
     async def check_open(self, caller: Caller) -> None:
         """Raises ShuttingDown when the daemon accepts no new work, LimitExceeded when it accepts none of this
-        admitted caller.
+        admitted caller, BudgetExceeded when their token has used what models may use for it today.
         """
         if self._now.draining:
             raise ShuttingDown("The daemon is stopping and takes no new work.", suggestion="Try again later.")
+        self._check_tokens(caller)
         await self._hold(caller, lambda: self._owners.check_stored(caller.uid))
+
+    def _check_tokens(self, caller: Caller) -> None:
+        if (grant := caller.grant) is None:
+            return
+        limits = (grant.tokens_per_day, self._now.config.gateway.tokens_per_day)
+        most = min((limit for limit in limits if limit), default=0)
+        if most and (used := self._registry.shared.ledger.tokens_today(grant.id)) >= most:
+            whose = f"The token {grant.name}" if grant.name else "This user"
+            raise BudgetExceeded(
+                f"{whose} has used {used:,} tokens of models today, of {most:,}.",
+                field="tokens_per_day",
+                suggestion="Go on after midnight UTC, or take a token that may use more.",
+            )
 
     async def check_new_session(self, caller: Caller) -> None:
         """As `check_open`; LimitExceeded also for an admitted caller with too many sessions."""

@@ -36,6 +36,7 @@ class Tokens(Operations, interface="org.lightagent1.Tokens"):
 
     def __init__(self, access: Access, runtime: Runtime) -> None:
         self._access, self._tokens, self._now = access, runtime.tokens, runtime.now
+        self._ledger = runtime.registry.shared.ledger
 
     @method("Authenticate", returns="identity", interface="org.lightagent1.Manager", over_bus=False)
     async def authenticate(self, caller: Caller, *, token: str = "") -> api.Identity:
@@ -91,7 +92,7 @@ class Tokens(Operations, interface="org.lightagent1.Tokens"):
         self._tokens.used_by_client(peer.uid)
         names = ("uid", "gid", "pid", "groups", "process")
         who: dict[str, Any] = {name: getattr(peer, name) for name in names}
-        return replace(caller, grant=Grant(has_left=peer.process.has_ended), **who)
+        return replace(caller, grant=Grant(id=f"uid:{peer.uid}", has_left=peer.process.has_ended), **who)
 
     @method("Create", returns="created")
     async def create(
@@ -139,19 +140,29 @@ class Tokens(Operations, interface="org.lightagent1.Tokens"):
             ),
             by=caller.uid,
         )
-        return api.NewToken(token=_shown(made), secret=secret)
+        return api.NewToken(token=self._shown(made), secret=secret)
 
     @method("List", returns="tokens")
     async def listed(self, caller: Caller) -> list[api.Token]:
         """The caller's tokens, without their secrets; root's answer has those of all."""
         caller = await self._access.admit_owner(caller, Operation.INSPECT)
-        return [_shown(one) for one in self._tokens.listed(_whose(caller))]
+        return [self._shown(one) for one in self._tokens.listed(_whose(caller))]
 
     @method("Revoke", returns="token")
     async def revoke(self, caller: Caller, name: str) -> api.Token:
         """End a token, by its name or ID: calls with it are refused at once, and its streams end."""
         caller = await self._access.admit_owner(caller, Operation.INSPECT)
-        return _shown(await self._tokens.revoke(name, _whose(caller), by=caller.uid))
+        return self._shown(await self._tokens.revoke(name, _whose(caller), by=caller.uid))
+
+    def _shown(self, token: tokens.Token) -> api.Token:
+        return shown(
+            api.Token,
+            token,
+            uid=token.owner,
+            user=user_name(token.owner),
+            limits=api.TokenLimits(**asdict(token.limits)),
+            tokens_today=self._ledger.tokens_today(token.id),
+        )
 
 
 def _whose(caller: Caller) -> int | None:
@@ -200,8 +211,3 @@ def _groups_of(uid: int) -> tuple[int, frozenset[int]]:
     except KeyError:
         return _NO_GROUP, frozenset()
     return user.pw_gid, frozenset(os.getgrouplist(user.pw_name, user.pw_gid))
-
-
-def _shown(token: tokens.Token) -> api.Token:
-    limits = api.TokenLimits(**asdict(token.limits))
-    return shown(api.Token, token, uid=token.owner, user=user_name(token.owner), limits=limits)

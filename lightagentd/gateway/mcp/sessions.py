@@ -11,15 +11,14 @@ import asyncio
 import contextlib
 import json
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextvars import ContextVar
-from typing import Any, Self
+from typing import Self
 from uuid import uuid4
 
 from lightagentd.client.aio import AsyncClient
 from lightagentd.errors import NotFound
 from lightagentd.gateway.callers import TIMEOUT_S, Callers, Who
-from lightagentd.gateway.limits import Limits
 from lightagentd.gateway.refusals import TooMany
 from lightagentd.mcp_server.server import Server
 from lightagentd.text.jsonrpc import INTERNAL_ERROR, Id, Lost, Message, RpcError, encode
@@ -69,9 +68,9 @@ REPLY: ContextVar[Reply] = ContextVar("REPLY")
 class Acting(AsyncClient):
     """A connection to the daemon that acts for the client of the running request."""
 
-    def __init__(self, callers: Callers, limits: Limits) -> None:
+    def __init__(self, callers: Callers) -> None:
         super().__init__(callers.control, timeout_s=TIMEOUT_S)
-        self._callers, self._limits, self._who = callers, limits, REPLY.get().who
+        self._callers, self._who = callers, REPLY.get().who
 
     async def __aenter__(self) -> Self:
         """Raises PermissionDenied, too. One that was kept acts for a local client that has hung up by now."""
@@ -85,15 +84,6 @@ class Acting(AsyncClient):
             await self.close()
             raise
         return self
-
-    async def stream(self, method: str, /, **parameters: Any) -> AsyncGenerator[dict[str, Any], None]:
-        """As that of every client; counts the tokens of models."""
-        async with contextlib.aclosing(super().stream(method, **parameters)) as replies:
-            async for reply in replies:
-                event = reply.get("event") or {}
-                if event.get("type") == "usage":
-                    self._limits.tokens(self._who.key, int(event["total_tokens"]))
-                yield reply
 
 
 class Session:
@@ -144,13 +134,13 @@ class Session:
 class Sessions:
     """All of them; `close` ends them."""
 
-    def __init__(self, callers: Callers, limits: Limits) -> None:
-        self._callers, self._limits = callers, limits
+    def __init__(self, callers: Callers) -> None:
+        self._callers = callers
         self._all: OrderedDict[str, Session] = OrderedDict()
         self._ending: set[asyncio.Task[None]] = set()
 
     def connection(self) -> Acting:
-        return Acting(self._callers, self._limits)
+        return Acting(self._callers)
 
     def begin(self, key: str, agent: str) -> Session:
         """A new session of a token. Raises TooMany."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from lightagentd.agents.model_calls.metering.budgets import Limit, limits_of
 from lightagentd.config.configuration import Budgets
 from lightagentd.errors import NotFound
+from lightagentd.events.context import current_context
 from lightagentd.events.history import Change, History
 from lightagentd.events.store.states import checked, decoding
 from lightagentd.llm.protocol import Usage
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from lightagentd.llm.metadata.price import Price
 
 SCOPES = ("turn", "session", "agent", "owner", "owner_day", "day", "all")
+"""Those that can be looked at. Of `client_day`, for the limits of tokens, only today's rows are kept."""
 KEPT_TURNS = 10_000
 """Turns whose own figures are kept, the newest of them."""
 KEPT_DAYS = 400
@@ -84,6 +86,7 @@ class Whose:
     owner: int
     session: str = ""
     trace_id: str = ""
+    client: str = field(default_factory=lambda: current_context().client)
     above: Whose | None = None
     """The turn that had this one made: what a child uses counts for it, too."""
 
@@ -94,6 +97,8 @@ class Whose:
             found["session"] = f"session/{self.session}"
         if self.agent:
             found["agent"] = f"agent/{self.agent}"
+        if self.client:
+            found["client_day"] = _of_client(day, self.client)
         return found | {
             "owner": f"owner/{self.owner}",
             "owner_day": f"owner_day/{day}/{self.owner}",
@@ -222,6 +227,10 @@ class Ledger:
                 del self._rows[key]
                 return
 
+    def tokens_today(self, client: str) -> int:
+        """What models used today for a client, as `EventContext.client` names it. Raises StorageError."""
+        return self.row(_of_client(today(), client)).counters.total_tokens
+
     async def rows(self, scope: str) -> list[Row]:
         """All usage in one kind of scope, ordered by key. Raises StorageError."""
         stored = await asyncio.to_thread(self.history.queries.state, _STATE, f"{scope}/")
@@ -284,13 +293,17 @@ class Ledger:
         first = day_of(now_us - KEPT_DAYS * 86_400_000_000)
         old = [
             row.key
-            for scope in ("day", "owner_day")
+            for scope, before in (("day", first), ("owner_day", first), ("client_day", day_of(now_us)))
             for row in self._with_newer(scope, self.history.queries.state(_STATE, f"{scope}/"))
-            if row.name.partition("/")[0] < first
+            if row.name.partition("/")[0] < before
         ]
         for key in old:
             self._rows.pop(key, None)
         return [Change(state=_STATE, key=key, value=None) for key in old]
+
+
+def _of_client(day: str, client: str) -> str:
+    return f"client_day/{day}/{client}"
 
 
 def day_of(time_us: int) -> str:

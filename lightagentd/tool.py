@@ -28,8 +28,10 @@ answer, also after a restart.
 from __future__ import annotations
 
 import inspect
+import json
+import shlex
 import typing
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -113,6 +115,12 @@ class Preview:
 
     text: str
     expected: dict[str, Any] = field(default_factory=dict)
+
+
+def by_hand(agent: str, tool: str, action: str, args: Mapping[str, Any]) -> str:
+    """The command with which a person makes a call; they may copy it, and others chose the arguments."""
+    given = [f"{key}={one if isinstance(one, str) else json.dumps(one)}" for key, one in args.items()]
+    return " ".join(["lactl tools call", *map(shlex.quote, (agent, f"{tool}.{action}", *given))])
 
 
 class NeedsInput(Exception):

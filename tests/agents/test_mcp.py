@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lightagentd.client.aio import AsyncClient
 from lightagentd.errors import Conflict
 from lightagentd.host.paths import Paths
 from lightagentd.toolkit.mcp.server_file import approved_path
@@ -37,7 +38,8 @@ async def _a_taken_name_is_refused(paths: Paths, test: Scripted) -> None:
 
 
 async def test_the_tools_of_a_server_are_functions_once_they_are_approved(paths: Paths) -> None:
-    install(paths, "modern", more='agents = ["test"]\n')
+    undo = 'undo.sample = { tool = "echo", arguments = { text = "not so" } }\n'
+    install(paths, "modern", more=f'agents = ["test"]\n{undo}')
     write(paths.config / "mcp.d" / "broken.toml", 'command = ["x"]\nurl = "https://x.example"\n')
     write(
         paths.config / "policy.d" / "10.toml",
@@ -85,6 +87,7 @@ async def test_the_tools_of_a_server_are_functions_once_they_are_approved(paths:
         async with prompted(test, session) as (_, events):
             wanted = await asked(test)
             assert (wanted.tool, wanted.action, wanted.effect) == ("small", "sample", "change")
+            assert wanted.preview == "Undone by: lactl tools call test small.echo 'text=not so'\n"
             await test.daemon.service.approvals.approve(ME, wanted.id, "", wanted.digest)
             found = _results(await events)
         assert found[0] == ("ok", "hello")
@@ -94,6 +97,10 @@ async def test_the_tools_of_a_server_are_functions_once_they_are_approved(paths:
         assert session.record.tainted
         assert [one.topic for one in test.stored() if one.topic.startswith("tool.")][:1] == ["tool.small"]
         check_conversation(test.conversation(session))
+        async with AsyncClient(paths.socket) as client:
+            with pytest.raises(Conflict) as caught:
+                await anext(client.stream("Undo.Run", call_id=wanted.call_id))
+        assert caught.value.suggestion.endswith(": lactl tools call test small.echo 'text=not so'")
         await _asked(test)
 
 

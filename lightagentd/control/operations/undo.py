@@ -8,7 +8,6 @@ undone. The calls are read from the history's index of topics, so nothing extra 
 from __future__ import annotations
 
 import asyncio
-import shlex
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
@@ -26,6 +25,7 @@ from lightagentd.events.model import Event
 from lightagentd.events.queries import Filter
 from lightagentd.policy.operation import Operation
 from lightagentd.policy.panic import Panic
+from lightagentd.tool import by_hand
 
 LISTED = 200
 """How many of the newest changes of files are looked at."""
@@ -147,7 +147,7 @@ class Undo(Operations, interface="org.lightagent1.Undo"):
             return Conflict(f"Nothing is kept of the call {call_id}: {what}. {why.rstrip('.')}.")
         return Conflict(
             f"What the call {call_id} did cannot be taken back: {what} (result: {result}).",
-            suggestion=_instead(intent.agent, data),
+            suggestion=_instead(intent.agent, data, outcome),
         )
 
     def _event_of(self, topic: str, readable: Filter, call_id: str) -> Event | None:
@@ -175,12 +175,14 @@ def _change(event: Event, undone: dict[str, str]) -> api.Change | None:
     )
 
 
-def _instead(agent: str, data: dict[str, Any]) -> str:
+def _instead(agent: str, data: dict[str, Any], outcome: dict[str, Any]) -> str:
     """The call that does the opposite, where there is one."""
-    action, args = str(data.get("action")), data.get("args") or {}
-    if data.get("tool") == "systemd" and action in _OPPOSITE and "unit" in args:
-        unit = shlex.quote(f"unit={args['unit']}")  # a model chose it, and a person may copy the line
-        return f"The opposite is: lactl tools call {agent} systemd.{_OPPOSITE[action]} {unit}"
+    tool, action, args = str(data["tool"]), str(data.get("action")), data.get("args") or {}
+    undo = (outcome.get("metadata") or {}).get("undo")
+    if tool == "systemd" and action in _OPPOSITE and "unit" in args:
+        undo = {"action": _OPPOSITE[action], "args": {"unit": args["unit"]}}
+    if isinstance(undo, dict) and isinstance(undo.get("args"), dict):
+        return f"The opposite is: {by_hand(agent, tool, str(undo.get('action')), undo['args'])}"
     return "Only changes that the tool file made to files are kept; see what it did, and mend it by hand."
 
 

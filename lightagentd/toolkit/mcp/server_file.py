@@ -35,6 +35,15 @@ _TOLD = ("name", "title", "description", "inputSchema", "outputSchema", "annotat
 _Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 
 
+class Undo(Section):
+    """What undoes a call: a tool of the same server. In its arguments `{NAME}` is an argument of the call,
+    and `{result.NAME}` a value of its result.
+    """
+
+    tool: str
+    arguments: dict[str, str | bool | int | float] = Field(default_factory=dict)
+
+
 class ServerFile(Section):
     """One server."""
 
@@ -48,6 +57,8 @@ class ServerFile(Section):
     """The sandbox in which its tools are listed, and its resources and prompts are read."""
     tools: dict[str, Effect] = Field(default_factory=dict)
     """The effect of each tool, by the name that the server has for it; change for all others."""
+    undo: dict[str, Undo] = Field(default_factory=dict)
+    """What undoes a call of a tool, by the name that the server has for that."""
     only: list[str] = Field(default_factory=list)
     exclude: list[str] = Field(default_factory=list)
     agents: list[str] = Field(default_factory=list)

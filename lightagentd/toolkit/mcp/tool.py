@@ -9,6 +9,7 @@ back.
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -28,12 +29,25 @@ from lightagentd.errors import (
 )
 from lightagentd.text.jsonrpc import Lost, RpcError
 from lightagentd.text.mcp import ELICIT
-from lightagentd.tool import ActionMethod, Args, Context, Effect, NeedsInput, Place, Result, Tool, action
+from lightagentd.tool import (
+    ActionMethod,
+    Args,
+    Context,
+    Effect,
+    NeedsInput,
+    Place,
+    Preview,
+    Result,
+    Tool,
+    action,
+    by_hand,
+)
 from lightagentd.toolkit.mcp.asking import answers, take
 from lightagentd.toolkit.mcp.connection import Connection, Running, Transport
 from lightagentd.toolkit.mcp.results import call_result, clean, listed_text, prompt_text, resource_text
 from lightagentd.toolkit.mcp.server_file import ServerFile, digest, read_approved, read_server
 from lightagentd.toolkit.mcp.stdio import Program
+from lightagentd.toolkit.mcp.undoing import Function, Undoing, result_of, undoings
 from lightagentd.toolkit.openapi.document import Document
 from lightagentd.toolkit.schema_model import args_model
 
@@ -104,6 +118,8 @@ class McpTool(Tool):
     server: ClassVar[ServerFile]
     approved: ClassVar[dict[str, str]]
     """The digests of its tools by name."""
+    undone: ClassVar[dict[str, Undoing]]
+    """How calls of its tools are undone, by name."""
 
     def __init__(self) -> None:
         self._connection: Connection | None = None
@@ -118,6 +134,17 @@ class McpTool(Tool):
             pending.task.cancel()
         self._held.clear()
         await self._drop()
+
+    async def preview(self, ctx: Context, action: str, args: Any) -> Preview | None:
+        """The call's arguments, and how it is undone, where that is known."""
+        undo = next((one for one in self.undone.values() if one.of.action == action), None)
+        if undo is None:
+            return None
+        given = args.model_dump(exclude_none=True)
+        told = undo.told({name: given.get(own) for name, own in undo.of.names.items()})
+        how = by_hand(ctx.agent, self.name, **told) if told else "what it was not called with is needed"
+        lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in given.items()]
+        return Preview(text=clean("\n".join([*lines, f"Undone by: {how}", ""])))
 
     async def ask_server(self, ctx: Context, method: str, params: dict[str, Any]) -> Result:
         """Make a request, and show its result. Raises the call's errors, and NeedsInput."""
@@ -163,7 +190,7 @@ class McpTool(Tool):
                     raise
                 continue
             if found.get("resultType") != "input_required":
-                return self._result(method, found)
+                return self._result(method, params, found)
             requests = found.get("inputRequests", {})
             state |= {"requests": requests, "requestState": found.get("requestState")}
             if not isinstance(requests, dict) or len(requests) > _ROUNDS:
@@ -184,12 +211,15 @@ class McpTool(Tool):
         if (pending := self._held.pop(key, None)) is not None:
             pending.task.cancel()
 
-    def _result(self, method: str, found: dict[str, Any]) -> Result:
+    def _result(self, method: str, params: dict[str, Any], found: dict[str, Any]) -> Result:
         if method in _TEXTS:
             return Result(output=_TEXTS[method](found) or "(It is empty.)")
         result = call_result(found)
         if found.get("isError") is True:
             raise ToolError(f"The MCP server {self.name} says: {result.output[:4000]}")
+        undo = self.undone.get(params["name"])
+        if undo is not None and (told := undo.told(params["arguments"], result_of(found))):
+            result.metadata["undo"] = told
         return result
 
     async def _lists(self, connection: Connection, method: str) -> str:
@@ -308,11 +338,14 @@ def class_of(path: Path) -> type[Tool]:
         raise ConfigError(f"nobody has looked at its tools and approved them: lactl mcp approve {name}")
     taken = {*dir(McpTool), *Args.model_fields}
     actions: dict[str, ActionMethod] = {}
+    functions: dict[str, Function] = {}
     for one in approved["tools"]:
         if not server.takes(one["name"]):
             continue
         try:
-            actions[_called(one["name"], name, {*taken, *actions})] = _function(name, server, one)
+            called = _called(one["name"], name, {*taken, *actions})
+            actions[called], names = _function(name, server, one)
+            functions[one["name"]] = Function(action=called, names=names)
         except (InvalidArgument, TypeError) as err:
             why = f"its tool {clean(one['name'])[:60]!r} cannot be used: {str(err).rstrip('.')}"
             raise ConfigError(f"{why}; leave it out with exclude") from None
@@ -329,6 +362,7 @@ def class_of(path: Path) -> type[Tool]:
             "name": name,
             "agents": tuple(server.agents),
             "server": server,
+            "undone": undoings(server, functions),
             "approved": {one["name"]: digest(one) for one in approved["tools"]},
             **actions,
         },
@@ -355,8 +389,8 @@ def _called(tool: str, server: str, taken: set[str]) -> str:
     return name
 
 
-def _function(name: str, server: ServerFile, tool: dict[str, Any]) -> ActionMethod:
-    """Raises TypeError."""
+def _function(name: str, server: ServerFile, tool: dict[str, Any]) -> tuple[ActionMethod, dict[str, str]]:
+    """A tool as an action, whose arguments have the names that the server's are given. Raises TypeError."""
     schema = Document(tool["inputSchema"], name).schema(tool["inputSchema"], tool["name"][:60])
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, dict) or not isinstance(required, list):
@@ -377,7 +411,8 @@ def _function(name: str, server: ServerFile, tool: dict[str, Any]) -> ActionMeth
         given = {safe[key]: found for key in safe if (found := getattr(args, key, None)) is not None}
         return {"name": tool["name"], "arguments": given}
 
-    return _method(server, server.effect_of(tool["name"]), "tools/call", model, words, params)
+    made = _method(server, server.effect_of(tool["name"]), "tools/call", model, words, params)
+    return made, {given: own for own, given in safe.items()}
 
 
 def _method(

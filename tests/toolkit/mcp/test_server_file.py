@@ -14,6 +14,7 @@ from lightagentd.toolkit.mcp.asking import answers, take
 from lightagentd.toolkit.mcp.results import call_result
 from lightagentd.toolkit.mcp.server_file import approved_path, read_approved, read_server
 from lightagentd.toolkit.mcp.tool import class_of
+from lightagentd.toolkit.mcp.undoing import result_of
 from lightagentd.worker.calls import describe
 from lightagentd.worker.loader import load_tool
 from tests.conftest import write
@@ -92,6 +93,28 @@ def test_functions_have_names_that_models_take(tmp_path: Path) -> None:
     assert {"read", "read_2", "a_b_c", "tool_1st", "close_2", "resume_2", "x" * 60} <= {*found}
     assert all(len(f"one_{name}") <= 64 for name in found)
     assert {one["effect"] for one in described["actions"]} == {"change"}
+
+
+def test_what_undoes_a_call_takes_values_of_it_and_of_its_result(tmp_path: Path) -> None:
+    def schema(*names: str) -> dict[str, Any]:
+        return {"type": "object", "properties": {name: {} for name in names}}
+
+    head = 'command = ["a"]\nundo.add = { tool = "del", arguments = { %s } }'
+    tools = [_tool("add", schema("repo", "a-b")), _tool("del", schema("json", "note", "why", "all"))]
+    parts = 'json = "{result.ids.1}", note = "{repo}/{a-b}", why = "{a-b}", all = true'
+    path = write(tmp_path / "one.toml", head % parts)
+    write(approved_path(path), json.dumps({"tools": tools}))
+    undoing = class_of(path).undone["add"]  # type: ignore[attr-defined]
+    given, result = {"repo": "r\x1b", "a-b": 3}, {"content": [{"text": '{"ids": ["x", 7]}'}]}
+    args = {"arg_json": 7, "note": "r\\x1b/3", "why": 3, "all": True}
+    assert undoing.told(given, result_of(result)) == {"action": "del", "args": args}
+    assert undoing.told(given) == {"action": "del", "args": {**args, "arg_json": "{result.ids.1}"}}
+    for wrong in ({"ids": "x"}, {"ids": [1]}, {"ids": [1, {}]}, {"ids": ["", "x" * 501]}):
+        assert undoing.told(given, result_of({"structuredContent": wrong})) is None
+    assert undoing.told({"repo": "r"}, {"ids": [1, 2]}) is None
+    for text, why in (('no = "x"', "del has no argument 'no'"), ('json = "{b}"', "add has no argument 'b'")):
+        assert why in _loaded(tmp_path, tools, head % text)["problem"]
+    assert "'del' is none of its approved tools" in _loaded(tmp_path, tools[:1], head % "")["problem"]
 
 
 def test_schemas_are_bounded_and_hold_no_reference(tmp_path: Path) -> None:

@@ -102,22 +102,25 @@ class Reading:
         """Raises RpcError for what is not there, LightagentError."""
         uri = request.text("uri")
         missing = INVALID_PARAMS if request.modern else RESOURCE_NOT_FOUND
+        which = self.events_of(uri, missing)
+        try:
+            if "session" in which and not uri.endswith("/events"):
+                export = await called(self._connect, "Sessions.Export", **which)
+                text, kind = export["export"]["text"], "text/markdown"
+            else:
+                told = await called(self._connect, "History.Query", limit=_EVENTS_READ, **which)
+                text, kind = json.dumps(told["events"], ensure_ascii=False), "application/json"
+        except NotFound as err:
+            raise rpc_error(err, missing) from err
+        return {"contents": [{"uri": uri, "mimeType": kind, "text": text}]}
+
+    def events_of(self, uri: str, missing: int = RESOURCE_NOT_FOUND) -> dict[str, str]:
+        """The filter of the events that a resource is made of. Raises RpcError for an unknown one."""
         if (found := _URI.fullmatch(uri)) is None:
             raise RpcError(
                 missing, f"There is no resource {uri[:100]!r}.", {"uri": uri[:200], "code": "not_found"}
             )
-        try:
-            if found["session"] and not found["of"]:
-                export = await called(self._connect, "Sessions.Export", session=found["session"])
-                text, kind = export["export"]["text"], "text/markdown"
-            else:
-                of = {name: value for name in ("session", "trace") if (value := found[name])}
-                which = {"limit": _EVENTS_READ, **(of or {"agent": self._agent})}
-                events = (await called(self._connect, "History.Query", **which))["events"]
-                text, kind = json.dumps(events, ensure_ascii=False), "application/json"
-        except NotFound as err:
-            raise rpc_error(err, missing) from err
-        return {"contents": [{"uri": uri, "mimeType": kind, "text": text}]}
+        return {name: found[name] for name in ("session", "trace") if found[name]} or {"agent": self._agent}
 
     async def _skills(self) -> list[Any]:
         found = (await called(self._connect, "Agents.Skills", name=self._agent))["skills"]

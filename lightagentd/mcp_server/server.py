@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,6 +10,7 @@ from lightagentd.errors import LightagentError
 from lightagentd.mcp_server.calls import Calls
 from lightagentd.mcp_server.reading import Reading
 from lightagentd.mcp_server.request import LEVELS, ME, SERVED, Connect, Request, rpc_error
+from lightagentd.mcp_server.watching import Watching
 from lightagentd.text.jsonrpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -27,7 +27,6 @@ _log = logging.getLogger(__name__)
 _CAPABILITIES: dict[str, Any] = {
     "tools": {},
     "prompts": {},
-    "resources": {},
     "completions": {},
     "logging": {},
 }
@@ -46,7 +45,8 @@ class Server:
     a transport that has a stream for each request can tell them apart by a context variable.
     """
 
-    def __init__(self, connect: Connect, agent: str, send: Send) -> None:
+    def __init__(self, connect: Connect, agent: str, send: Send, *, pushes: bool = True) -> None:
+        """`pushes`: whether what belongs to no request can be sent, as a `resources/subscribe` needs."""
         self._peer = Peer(send, self._serve)
         self.receive = self._peer.receive
         """Takes a message. Nothing is raised for its content; its sender hears of it."""
@@ -55,6 +55,7 @@ class Server:
         self._version = self._level = ""
         self._capabilities: dict[str, Any] = {}
         reading = Reading(connect, agent)
+        self._pushes, self._watching = pushes, Watching(connect, self._peer, reading)
         self._methods: dict[str, Method] = {
             "tools/list": calls.listed,
             "tools/call": calls.call,
@@ -70,14 +71,18 @@ class Server:
             "ping": _nothing,
             "logging/setLevel": self._set_level,
         }
+        if pushes:
+            self._legacy["resources/subscribe"] = self._watching.subscribe
+            self._legacy["resources/unsubscribe"] = self._watching.unsubscribe
         self._modern: dict[str, Method] = {
             "server/discover": self._discover,
-            "subscriptions/listen": self._listen,
+            "subscriptions/listen": self._watching.listen,
         }
 
     async def close(self, why: str = "The client has gone.") -> None:
         """Cancel what runs. Turns that wait for a person go on in the daemon."""
         await self._peer.close(why)
+        await self._watching.close()
         await self._calls.close()
 
     async def _serve(self, message: Message) -> dict[str, Any]:
@@ -123,20 +128,14 @@ class Server:
         asked = request.text("protocolVersion")
         self._capabilities = request.object("capabilities")
         self._version = next((one for one in SERVED if one <= asked), SERVED[-1])
-        return {"protocolVersion": self._version, "serverInfo": ME, **self._about()}
+        return {"protocolVersion": self._version, "serverInfo": ME, **self._about(pushes=self._pushes)}
 
     async def _discover(self, request: Request) -> dict[str, Any]:  # noqa: ARG002
         return {"supportedVersions": [MODERN], **self._about()}
 
-    async def _listen(self, request: Request) -> dict[str, Any]:
-        """None of what can be listened for is sent: nothing is said to change."""
-        meta = {"_meta": {f"{PREFIX}subscriptionId": request.id}}
-        await self._peer.tell("notifications/subscriptions/acknowledged", {**meta, "notifications": {}})
-        await asyncio.Event().wait()
-        return meta
-
-    def _about(self) -> dict[str, Any]:
-        return {"capabilities": _CAPABILITIES, "instructions": _INSTRUCTIONS.format(agent=self._agent)}
+    def _about(self, *, pushes: bool = True) -> dict[str, Any]:
+        capabilities = {**_CAPABILITIES, "resources": {"subscribe": pushes}}
+        return {"capabilities": capabilities, "instructions": _INSTRUCTIONS.format(agent=self._agent)}
 
     async def _set_level(self, request: Request) -> dict[str, Any]:
         level = request.text("level")

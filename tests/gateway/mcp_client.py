@@ -34,6 +34,12 @@ async def saw(url: str, token: str, mode: Literal["auto", "legacy"], both: async
         found["called"] = [called.is_error, str(called.content)]
         asked = await client.call_tool("ask_agent", {"prompt": mode}, progress_callback=tell)
         found["asked"] = asked.structured_content
+        if mode == "auto":
+            async with client.listen(resource_subscriptions=["lightagent://events"]) as subscription:
+                await client.call_tool("file_read", {"path": "/etc/hostname"})
+                found["updated"] = (await anext(subscription)).__dict__["uri"]
+        resources = client.server_capabilities.resources
+        found["subscribe"] = resources is not None and resources.subscribe
         await both.wait()
     return found
 

@@ -64,6 +64,8 @@ async def test_mcp(paths: Paths) -> None:
 
 def _check_what_the_sdk_saw(found: list[dict[str, Any]]) -> None:
     assert [one["version"] for one in found] == [MODERN, LEGACY[0]]
+    assert found[0]["updated"] == "lightagent://events"
+    assert [one["subscribe"] for one in found] == [True, False], "nothing is sent outside of requests"
     for one in found:
         assert {"ask_agent", "file_read"} <= {*one["tools"]}
         assert one["called"][0] is False

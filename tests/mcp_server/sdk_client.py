@@ -11,11 +11,20 @@ import asyncio
 import json
 import os
 import sys
+import warnings
 from typing import Any, Literal
 
-from mcp import Client, StdioServerParameters
+from mcp import Client, MCPDeprecationWarning, StdioServerParameters
 from mcp.client.context import ClientRequestContext
-from mcp_types import ElicitRequestParams, ElicitResult, TextContent, TextResourceContents
+from mcp_types import (
+    ElicitRequestParams,
+    ElicitResult,
+    ResourceUpdatedNotification,
+    TextContent,
+    TextResourceContents,
+)
+
+EVENTS = "lightagent://events"
 
 
 async def saw(socket: str, file: str, mode: Literal["auto", "legacy"]) -> dict[str, Any]:
@@ -28,9 +37,15 @@ async def saw(socket: str, file: str, mode: Literal["auto", "legacy"]) -> dict[s
     async def tell(progress: float, total: float | None, message: str | None) -> None:
         found["progress"].append(message)
 
+    updated = asyncio.Event()
+
+    async def hear(message: object) -> None:
+        if isinstance(message, ResourceUpdatedNotification) and message.params.uri == EVENTS:
+            updated.set()
+
     command = [sys.executable, "-m", "lightagentd.cli.main", "mcp", "--socket", socket]
     server = StdioServerParameters(command=command[0], args=command[1:], env=dict(os.environ))
-    async with Client(server, mode=mode, elicitation_callback=elicit) as client:
+    async with Client(server, mode=mode, elicitation_callback=elicit, message_handler=hear) as client:
         found["version"] = client.session.protocol_version
         found["tools"] = [tool.name for tool in (await client.list_tools()).tools]
         asked = {"prompt": "check memory"} if mode == "auto" else {"prompt": "and?"}
@@ -51,6 +66,17 @@ async def saw(socket: str, file: str, mode: Literal["auto", "legacy"]) -> dict[s
         assert isinstance(text, TextResourceContents)
         found["resource"] = text.text
         found["templates"] = len((await client.list_resource_templates()).resource_templates)
+        if mode == "auto":
+            async with client.listen(resource_subscriptions=[EVENTS, f"{EVENTS}/none"]) as subscription:
+                found["listened"] = subscription.honored.resource_subscriptions
+                await client.call_tool("proc_list", {})
+                found["updated"] = [(await anext(subscription)).__dict__["uri"]]
+        else:
+            await client.subscribe_resource(EVENTS)
+            await client.call_tool("proc_list", {})
+            await updated.wait()
+            await client.unsubscribe_resource(EVENTS)
+            found["updated"] = [EVENTS]
     return found
 
 
@@ -60,4 +86,5 @@ async def main(socket: str, file: str) -> None:
 
 
 if __name__ == "__main__":
+    warnings.simplefilter("ignore", MCPDeprecationWarning)  # subscribe_resource is of the older versions
     asyncio.run(main(*sys.argv[1:]))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 from lightagentd.client.blocking import Client
+from lightagentd.mcp_server.request import PREFIX
+from lightagentd.mcp_server.watching import MOST
+from lightagentd.text.jsonrpc import BUSY
 from tests.mcp_server.talking import Talk
 
 
@@ -21,6 +25,35 @@ async def test_skills_are_prompts(socket: str) -> None:
     assert "# disk-check" in said
     assert completed["values"]
     assert all("full" in value.lower() for value in completed["values"])
+
+
+async def test_a_client_hears_of_resources_that_change_until_it_wants_no_more(socket: str) -> None:
+    with Client(socket) as client:
+        found = client.call("Sessions.Create", agent="ops", title="one")["session"]["id"]
+        uri, other = f"lightagent://sessions/{found}", "lightagent://events"
+        updated = {"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": uri}}
+        async with Talk(socket) as old, Talk(socket, modern=True) as new:
+            assert await old.result("resources/subscribe", uri=uri) == {}
+            number = await new.begin(
+                "subscriptions/listen", notifications={"resourceSubscriptions": [uri, f"{uri}0"]}
+            )
+            meta = {f"{PREFIX}subscriptionId": number}
+            told = {"_meta": meta, "notifications": {"resourceSubscriptions": [uri]}}
+            assert (await new.sent.get())["params"] == told
+            for title in ("two", "three"):
+                await asyncio.to_thread(client.call, "Sessions.Rename", session=found, title=title)
+                assert await old.sent.get() == updated
+                assert (await new.sent.get())["params"] == {"_meta": meta, "uri": uri}
+            await old.result("resources/unsubscribe", uri=uri)
+            await new.give({"method": "notifications/cancelled", "params": {"requestId": number}})
+            await asyncio.to_thread(client.call, "Sessions.Rename", session=found, title="four")
+            for number in range(MOST):
+                await old.result("resources/subscribe", uri=f"lightagent://traces/t{number}")
+            assert (await old.error("resources/subscribe", uri=other))["code"] == BUSY
+            many = {"resourceSubscriptions": (MOST + 1) * [other]}
+            assert (await new.error("subscriptions/listen", notifications=many))["code"] == BUSY
+            assert (await old.error("resources/subscribe", uri="lightagent://x"))["code"] == -32002
+            assert (old.notices, new.notices) == ([], [])
 
 
 async def test_sessions_and_events_are_resources(socket: str) -> None:

@@ -20,7 +20,9 @@ def test_the_python_sdk_uses_all_of_it(daemon: DaemonProcess) -> None:
     assert [modern["version"], legacy["version"]] == [MODERN, LEGACY[0]]
     assert modern["answer"]["answer"]
     assert "skill.run begins." in modern["progress"]
+    assert modern["listened"] == ["lightagent://events"]
     for found in (modern, legacy):
+        assert found["updated"] == ["lightagent://events"]
         assert {"ask_agent", "file_write", "proc_info"} <= {*found["tools"]}
         (asked,) = found["asked"]
         assert f"path: {file}" in asked

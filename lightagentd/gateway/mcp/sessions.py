@@ -93,7 +93,9 @@ class Session:
         self.id, self.key = id, key
         self._sessions = sessions
         self.replies: set[Reply] = set()
-        self.server = Server(sessions.connection, agent, lambda message: REPLY.get().put(message))
+        self.server = Server(
+            sessions.connection, agent, lambda message: REPLY.get().put(message), pushes=False
+        )
         self._timer: asyncio.TimerHandle | None = None
         self.rest()
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from lightagentd import api
 from lightagentd.agents.agent import Agent
+from lightagentd.agents.model_calls.metering.ledger import Ledger
 from lightagentd.agents.registry import Registry
 from lightagentd.agents.sessions.session import Session, session_not_found
 from lightagentd.api.turn_events import ApprovalRequested
@@ -242,21 +243,8 @@ class Access:
         """
         if self._now.draining:
             raise ShuttingDown("The daemon is stopping and takes no new work.", suggestion="Try again later.")
-        self._check_tokens(caller)
+        _check_day(caller, self._now.config.gateway.tokens_per_day, self._registry.shared.ledger)
         await self._hold(caller, lambda: self._owners.check_stored(caller.uid))
-
-    def _check_tokens(self, caller: Caller) -> None:
-        if (grant := caller.grant) is None:
-            return
-        limits = (grant.tokens_per_day, self._now.config.gateway.tokens_per_day)
-        most = min((limit for limit in limits if limit), default=0)
-        if most and (used := self._registry.shared.ledger.tokens_today(grant.id)) >= most:
-            whose = f"The token {grant.name}" if grant.name else "This user"
-            raise BudgetExceeded(
-                f"{whose} has used {used:,} tokens of models today, of {most:,}.",
-                field="tokens_per_day",
-                suggestion="Go on after midnight UTC, or take a token that may use more.",
-            )
 
     async def check_new_session(self, caller: Caller) -> None:
         """As `check_open`; LimitExceeded also for an admitted caller with too many sessions."""
@@ -279,6 +267,20 @@ class Access:
         except LimitExceeded:
             if not (await self._authority.viewing(caller)).sees_all:
                 raise
+
+
+def _check_day(caller: Caller, most_of_any: int, ledger: Ledger) -> None:
+    """Raises BudgetExceeded when a token has used what models may use for it today."""
+    if (grant := caller.grant) is None:
+        return
+    most = min((limit for limit in (grant.tokens_per_day, most_of_any) if limit), default=0)
+    if most and (used := ledger.tokens_today(grant.id)) >= most:
+        whose = f"The token {grant.name}" if grant.name else "This user"
+        raise BudgetExceeded(
+            f"{whose} has used {used:,} tokens of models today, of {most:,}.",
+            field="tokens_per_day",
+            suggestion="Go on after midnight UTC, or take a token that may use more.",
+        )
 
 
 def sees(caller: Caller, owner: int) -> bool:

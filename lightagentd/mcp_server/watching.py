@@ -13,8 +13,9 @@ from typing import Any
 
 from lightagentd.errors import LightagentError, NotFound
 from lightagentd.mcp_server.reading import Reading
-from lightagentd.mcp_server.request import PREFIX, Connect, Request
+from lightagentd.mcp_server.request import Connect, Request
 from lightagentd.text.jsonrpc import BUSY, INVALID_PARAMS, Lost, Peer, RpcError
+from lightagentd.text.mcp import PREFIX
 
 MOST = 16
 """So many resources are followed for one client."""

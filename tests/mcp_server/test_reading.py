@@ -6,9 +6,9 @@ import asyncio
 import json
 
 from lightagentd.client.blocking import Client
-from lightagentd.mcp_server.request import PREFIX
 from lightagentd.mcp_server.watching import MOST
 from lightagentd.text.jsonrpc import BUSY
+from lightagentd.text.mcp import PREFIX
 from tests.mcp_server.talking import Talk
 
 

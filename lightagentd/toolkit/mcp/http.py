@@ -157,10 +157,11 @@ class Http(Transport):
         if await self._take(answer, events, number):
             return True
         for _ in range(_RESUMED):
-            if number is None or self.version == MODERN or not (events.last_id and fits_header(events.last_id)):
+            last_id = events.last_id if fits_header(events.last_id) else ""
+            if number is None or self.version == MODERN or not last_id:
                 return False
             await asyncio.sleep(min(_RETRY_S if events.retry_s is None else events.retry_s, _LONGEST_RETRY_S))
-            async with self._get(events.last_id) as more:
+            async with self._get(last_id) as more:
                 if more.status_code != 200:
                     return False
                 if await self._take(more, events, number):

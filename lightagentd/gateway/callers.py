@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import socket
-import struct
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
@@ -110,7 +108,7 @@ class Callers:
         return found
 
     async def _made(self, who: Who) -> Caller:
-        address = address_of(who.connection)
+        address = who.connection.address
         if who.key not in self._known:
             self.guesses.check(address)
         client = AsyncClient(self.control, timeout_s=TIMEOUT_S)
@@ -186,19 +184,8 @@ def who_is(token: str, connection: Connection) -> Who:
             "The request has no token.",
             suggestion="Send the header Authorization: Bearer TOKEN. Make one with: lactl tokens create",
         )
-    user = address_of(connection)
+    user = connection.address
     return Who(token="", connection=connection, key=user, kept_as=f"connection {connection.number}")
-
-
-def _uid_of(connection: Connection) -> int:
-    """The user of the process at the other end of a Unix socket (unix(7)); for counts alone."""
-    said = connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", said)[1])
-
-
-def address_of(connection: Connection) -> str:
-    """Where a client is, for counts: an IP address, or the user on the Unix socket."""
-    return connection.client[0] if connection.client else f"user {_uid_of(connection)}"
 
 
 async def replies(caller: Caller, method: str, **parameters: Any) -> AsyncGenerator[dict[str, Any]]:

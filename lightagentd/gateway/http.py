@@ -23,6 +23,7 @@ from uvicorn.server import ServerState
 from lightagentd.config.gateway import Gateway
 from lightagentd.errors import LightagentError, LimitExceeded, MalformedMessage, TimedOut
 from lightagentd.gateway.refusals import error_object
+from lightagentd.host.peer import Peer
 
 LINGER_S = 1.0
 """How long what a refused client still sends is thrown away."""
@@ -114,6 +115,8 @@ class Connection(H11Protocol):
         """Unlike that of any other connection."""
         self.last = False
         """Whether the connection ends with the running answer."""
+        self.address = ""
+        """Where the client is, for counts: an IP address, or the user on the Unix socket."""
 
     @property
     def socket(self) -> Any:
@@ -129,6 +132,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.address = self.client[0] if self.client else f"user {Peer.of(self.socket).uid}"
         self.app_state = {"connection": self}
         transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
         if not self._all.opened(self):

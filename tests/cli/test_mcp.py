@@ -120,23 +120,30 @@ def test_a_server_that_cannot_be_used_is_not_kept(
         "told": {**NEW, "name": "a b"},
         "approved": None,
     }
-    scripted.answer("Mcp.Look", {"offers": offers(name="one", tools=[tool])})
+    approval = {**APPROVAL, "tools": [tool["told"]]}
+    offered = offers(name="one", tools=[tool], approval=approval, digest=digest(approval))
+    scripted.answer("Mcp.Look", {"offers": offered})
     scripted.answer("Manager.Reload", {"reloaded": {"refused": [], "applied": []}})
     for arguments, status in (
         (("files", "--", "x"), 73),
         (("../up", "--", "x"), 65),
         (("one",), 2),
-        (("one", "--effect", "a=reach", "--digest", DIGEST, "--", "x"), 65),
-        (("one", "--only", "a", "--digest", DIGEST, "--", "x"), 65),
+        (("one", "--effect", "a=reach", "--digest", offered["digest"], "--", "x"), 65),
+        (("one", "--only", "a", "--digest", offered["digest"], "--", "x"), 65),
         (("one", "--url", "http://x.example/", "--credential", "TOKEN"), 78),
         (("one", "--env", "A", "--", "x"), 65),
         (("one", "--digest", "00" * 32, "--", "x"), 73),
     ):
         assert lactl("mcp", "add", *arguments).status == status, arguments
         assert [path.name for path in config.iterdir()] == ["files.toml"]
-    assert f"Repeat the command with --digest {DIGEST}" in lactl("mcp", "add", "one", "--", "x").err
+    assert (
+        f"Repeat the command with --digest {offered['digest']}" in lactl("mcp", "add", "one", "--", "x").err
+    )
     words = ("--effect", "a b=reach", "--header", 'X=a"b', "--credential", "T", "--only", "a b")
-    assert lactl("mcp", "add", "one", "--url", "https://x.example", *words, "--digest", DIGEST).status == 0
+    assert (
+        lactl("mcp", "add", "one", "--url", "https://x.example", *words, "--digest", offered["digest"]).status
+        == 0
+    )
     assert tomllib.loads((config / "one.toml").read_text()) == {
         "url": "https://x.example",
         "only": ["a b"],

@@ -126,6 +126,7 @@ async def test_a_response_in_the_background_is_polled_resumed_and_cancelled(path
         with pytest.raises(openai.NotFoundError):
             await other.responses.cancel(made.id)
         hung = await other.responses.create(model="test", input="hang", background=True)
+        await until(lambda: it.daemon.model.open_requests == 1)
         assert (await other.responses.cancel(hung.id)).status == "cancelled"
         await until(lambda: it.daemon.model.open_requests == 0)
         failed = await other.responses.create(model="test", input="fail", background=True)

@@ -123,9 +123,9 @@ class Http(Transport):
             if self._endpoint:
                 return  # the answer comes on the stream
             if message.method == "initialize":
-                self._session = answer.headers.get("mcp-session-id", "")
-                if not fits_header(self._session):
+                if not fits_header(session := answer.headers.get("mcp-session-id", "")):
                     raise Lost("its session has an id that no header can have")
+                self._session = session
             if answer.headers.get("content-type", "").startswith(EVENTS):
                 if await self._answered(answer, number):
                     return

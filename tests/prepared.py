@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tests import prepared_workers
-from tests.described import folder_of
 from tests.left import keep
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -87,14 +86,18 @@ class Forked:
 class Prepared:
     """The prepared process, which begins with this object and ends with it or with this process."""
 
-    def __init__(self, preload: str = "", interpreter: Sequence[str] = (sys.executable,)) -> None:
+    def __init__(
+        self,
+        preload: str = "",
+        interpreter: Sequence[str] = (sys.executable,),
+        workers: socket.socket | None = None,
+    ) -> None:
+        """With `workers`, a socket that listens, it forks workers for whoever connects there."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-            if not preload and folder_of(os.getpid()).is_dir():
-                listener.bind(str(prepared_workers.address_of(os.getpid())))
-            listener.listen(64)
+        with theirs:
+            passed = [theirs.fileno(), *([] if workers is None else [workers.fileno()])]
             self._process = subprocess.Popen(
-                [*interpreter, "-m", "tests.prepared", str(theirs.fileno()), str(listener.fileno())],
+                [*interpreter, "-m", "tests.prepared", *map(str, passed)],
                 cwd=REPOSITORY,
                 env={
                     "PATH": os.environ["PATH"],
@@ -103,7 +106,7 @@ class Prepared:
                     "LD_PRELOAD": preload,
                 },
                 stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), listener.fileno()),
+                pass_fds=passed,
             )
         self._socket = ours
         keep(self._process.pid, ours.fileno())
@@ -178,8 +181,13 @@ _made: dict[str, Prepared] = {}
 
 def prepared(preload: str = "") -> Prepared:
     """The prepared process of this one, made at the first call; one more for each library to preload."""
-    if preload and "" not in _made:
-        _made[""] = Prepared()  # which forks the workers
+    if "" not in _made:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            address = prepared_workers.address_of(os.getpid())
+            address.parent.mkdir(mode=0o700, exist_ok=True)
+            listener.bind(str(address))
+            listener.listen(64)
+            _made[""] = Prepared(workers=listener)
     if preload not in _made:
         _made[preload] = Prepared(preload)
     return _made[preload]
@@ -219,7 +227,7 @@ def close() -> None:
         _made.popitem()[1].close()
 
 
-def serve(requests: socket.socket, workers: socket.socket) -> None:
+def serve(requests: socket.socket, workers: socket.socket | None = None) -> None:
     """Fork a program for each request, and tell of its end, until the other side is closed. Who connects to
     `workers` asks for one worker and is told there.
     """
@@ -228,7 +236,7 @@ def serve(requests: socket.socket, workers: socket.socket) -> None:
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with the tests, after its daemons
-    watched: list[Any] = [requests, wake, workers]
+    watched: list[Any] = [requests, wake, *([workers] if workers is not None else [])]
     while True:
         ready, _, _ = select.select(watched, [], [])
         if wake in ready:
@@ -236,7 +244,7 @@ def serve(requests: socket.socket, workers: socket.socket) -> None:
             for pid, status in _ended():
                 with running.pop(pid) as ended, contextlib.suppress(OSError):
                     ended.send(str(status).encode())
-        if workers in ready:
+        if workers is not None and workers in ready:
             asking, _ = workers.accept()
             data, descriptors, _, _ = socket.recv_fds(asking, _REQUEST_BYTES, 16)
             if data:
@@ -302,7 +310,7 @@ def _know_content() -> None:
     from lightagentd.skills import load_skills
     from lightagentd.worker import sandbox
     from lightagentd.worker.pool import Pool
-    from tests.described import kept_in
+    from tests.described import folder_of, kept_in
 
     load_skills([REPOSITORY / "skills"])
     sandbox.start = prepared_workers.starting(os.getppid(), sandbox.start)  # type: ignore[attr-defined,assignment]
@@ -361,4 +369,4 @@ def _become_user(name: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])), socket.socket(fileno=int(sys.argv[2])))
+    serve(*(socket.socket(fileno=int(number)) for number in sys.argv[1:]))

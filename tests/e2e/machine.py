@@ -255,7 +255,7 @@ class Machine:
 
     def prepare(self, programs: Mapping[str, str]) -> None:
         """From now on `run` has these programs, by the name of a module, forked: see tests/prepared.py."""
-        for name in ("__init__.py", "left.py", "prepared.py"):
+        for name in ("__init__.py", "described.py", "left.py", "prepared.py", "prepared_workers.py"):
             self.copy_in(TESTS / name, f"{PREPARED}/tests/{name}")
         self._forked = dict(programs)
         self._prepared_cgroup = self._cgroup_of_command()

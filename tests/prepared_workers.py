@@ -71,7 +71,9 @@ def read(argv: Sequence[str]) -> dict[str, Any] | None:
             elif word == sys.executable:
                 found["keeper"] = [*words]
                 plain = found["keeper"][:2] == ["-m", KEEPER] and "--place" not in found["keeper"]
-                return found if plain and os.geteuid() == 0 else None
+                # Outside of bwrap another user may not be able to read this interpreter's modules.
+                reads = found["bwrap"] or found["user"] is None
+                return found if plain and reads and os.geteuid() == 0 else None
             elif word in _MOUNTS:
                 paths = [next(words) for _ in range(_MOUNTS[word])]
                 found["mounts"].append((word, *paths, shape))

@@ -231,6 +231,8 @@ def serve(requests: socket.socket, workers: socket.socket | None = None) -> None
     """Fork a program for each request, and tell of its end, until the other side is closed. Who connects to
     `workers` asks for one worker and is told there.
     """
+    if workers is not None:
+        _load(prepared_workers.KEEPER)  # now, or the first one that asks waits for it
     running: dict[int, socket.socket] = {}
     wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
@@ -248,7 +250,6 @@ def serve(requests: socket.socket, workers: socket.socket | None = None) -> None
             asking, _ = workers.accept()
             data, descriptors, _, _ = socket.recv_fds(asking, _REQUEST_BYTES, 16)
             if data:
-                _load(prepared_workers.KEEPER)
                 running[_fork(json.loads(data), descriptors, prepared_workers.become, asking)] = asking
         if requests in ready:
             data, descriptors, _, _ = socket.recv_fds(requests, _REQUEST_BYTES, 4)

@@ -37,8 +37,8 @@ USED_LATER = (
     "pydantic.root_model",
 )
 """What a worker imports after its keeper has begun, or with its first call."""
-KEEP_REAL = ("tests/worker", "tests/attacks", "tests/doctor")
-"""The tests whose subject is how a worker is started."""
+KEEP_REAL = ("tests/worker", "tests/attacks", "tests/doctor", "tests/agents/test_hooks.py")
+"""The tests whose subject is how a worker is started, or that have short limits of time for one."""
 _MOUNTS = {"--ro-bind": 2, "--ro-bind-try": 2, "--bind": 2, "--tmpfs": 1, "--dir": 1, "--remount-ro": 1}
 _MOUNTS |= {"--dev": 1}
 _CAPABILITIES = {"CAP_SETGID": 6, "CAP_SETUID": 7}

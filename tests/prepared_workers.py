@@ -1,16 +1,17 @@
 """Workers for tests, as processes that the prepared one forks: most of a worker's start is its imports, and a
 worker's start is half of what a test of an agent costs.
 
-`start` takes the command line that the daemon would run, `choom ... bwrap ... setpriv ... keeper`, and has a
-forked process do what those programs do: the same mounts, namespaces, capabilities, filter and user, and then
-the keeper itself, which confines the worker as ever. A command line with anything else is started as it is,
-and so is each one in the tests of the sandbox itself (`KEEP_REAL`).
+`starting` takes the command line that the daemon would run, `choom ... bwrap ... setpriv ... keeper`, and has
+a forked process do what those programs do: the same mounts, namespaces, capabilities, filter and user. Then
+comes the keeper itself, which confines the worker as ever. A command line with anything else is started as it
+is, and so is each one in the tests of the sandbox itself (`KEEP_REAL`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
+import fcntl
 import json
 import os
 import signal
@@ -39,8 +40,9 @@ USED_LATER = (
 """What a worker imports after its keeper has begun, or with its first call."""
 KEEP_REAL = ("tests/worker", "tests/attacks", "tests/doctor", "tests/agents/test_hooks.py")
 """The tests whose subject is how a worker is started, or that have short limits of time for one."""
-_MOUNTS = {"--ro-bind": 2, "--ro-bind-try": 2, "--bind": 2, "--tmpfs": 1, "--dir": 1, "--remount-ro": 1}
-_MOUNTS |= {"--dev": 1}
+_MOUNTS = dict.fromkeys(("--ro-bind", "--ro-bind-try", "--bind"), 2)
+_MOUNTS |= dict.fromkeys(("--tmpfs", "--dir", "--remount-ro", "--dev"), 1)
+"""The mounts that bwrap makes, and how many paths each has."""
 _CAPABILITIES = {"CAP_SETGID": 6, "CAP_SETUID": 7}
 _NEWNS, _NEWIPC = 0x20000, 0x8000000
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
@@ -48,7 +50,7 @@ _CLONE, _RECURSIVE, _CLOEXEC, _EMPTY_PATH, _FROM_EMPTY_PATH = 1, 0x8000, 0o20000
 _RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8
 _PRIVATE = 1 << 18
 _AT_FDCWD = -100
-_PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 24, 38
+_PR_CAPBSET_DROP = 24
 _c = ctypes.CDLL(None, use_errno=True)
 
 
@@ -180,7 +182,7 @@ def become(request: dict[str, Any], descriptors: Sequence[int]) -> None:
     """Be the worker; called in the forked process, whose other descriptors may all be closed."""
     steps = request["worker"]
     os.setsid()
-    high = [_duplicate(number, 3000 + place) for place, number in enumerate(descriptors)]
+    high = [fcntl.fcntl(number, fcntl.F_DUPFD, 3000 + place) for place, number in enumerate(descriptors)]
     os.closerange(3, 3000)
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1):
@@ -200,7 +202,7 @@ def become(request: dict[str, Any], descriptors: Sequence[int]) -> None:
         for capability in range(int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1):
             if capability not in steps["capabilities"]:
                 libc.prctl(_PR_CAPBSET_DROP, capability)
-        libc.prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        libc.forbid_new_privileges()
     if steps["filter"] is not None:
         code = os.pread(steps["filter"], 1 << 20, 0)
         seccomp.enter(code)
@@ -209,15 +211,9 @@ def become(request: dict[str, Any], descriptors: Sequence[int]) -> None:
         os.setgroups(user["groups"])
         os.setresgid(user["regid"], user["regid"], user["regid"])
         os.setresuid(user["reuid"], user["reuid"], user["reuid"])
-        libc.prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        libc.forbid_new_privileges()
     sys.argv = [KEEPER, *steps["keeper"][2:]]
     sys.modules[KEEPER].main()
-
-
-def _duplicate(number: int, least: int) -> int:
-    import fcntl
-
-    return fcntl.fcntl(number, fcntl.F_DUPFD, least)
 
 
 def _mount_all(mounts: Sequence[Sequence[Any]]) -> None:

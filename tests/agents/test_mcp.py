@@ -37,6 +37,14 @@ async def _a_taken_name_is_refused(paths: Paths, test: Scripted) -> None:
     (paths.config / "mcp.d/file.toml").unlink()
 
 
+def _install_in_kit(paths: Paths) -> None:
+    kit = paths.config / "agent/test/mcp"
+    own = install(paths, "legacy", name="own", tools='only = ["echo"]\n[tools]\necho = "observe"\n')
+    write(kit / "own.toml", own.read_text())
+    own.unlink()
+    write(kit / "own.approved", json.dumps({"tools": [{"name": "echo", **TOOLS["echo"]}]}))
+
+
 async def test_the_tools_of_a_server_are_functions_once_they_are_approved(paths: Paths) -> None:
     undo = 'undo.sample = { tool = "echo", arguments = { text = "not so" } }\n'
     install(paths, "modern", more=f'agents = ["test"]\n{undo}')
@@ -45,11 +53,7 @@ async def test_the_tools_of_a_server_are_functions_once_they_are_approved(paths:
         paths.config / "policy.d" / "10.toml",
         '[[rule]]\nname = "no"\ntool = "small"\naction = "fail"\ndecision = "deny"\n',
     )
-    kit = paths.config / "agent/test/mcp"
-    own = install(paths, "legacy", name="own", tools='only = ["echo"]\n[tools]\necho = "observe"\n')
-    write(kit / "own.toml", own.read_text())
-    own.unlink()
-    write(kit / "own.approved", json.dumps({"tools": [{"name": "echo", **TOOLS["echo"]}]}))
+    _install_in_kit(paths)
     script = [
         call("small_echo", {"text": "hello"}),
         call("small_fail", {}, call_id="c2"),

@@ -88,6 +88,7 @@ async def _chosen_once(wanted: str, paths: Paths) -> sandbox.Backend:
 def pytest_sessionstart() -> None:
     read_once()
     DaemonProcess.forks = True
+    shutil.rmtree(folder_of(os.getpid()), ignore_errors=True)  # of a run that was killed, with this number
     folder_of(os.getpid()).mkdir(mode=0o700)
     sandbox.start = starting(os.getpid(), sandbox.start, prepared)  # type: ignore[attr-defined,assignment]
 

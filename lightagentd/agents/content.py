@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from lightagentd.agents.builtin import Builtins
 from lightagentd.agents.definition import (
@@ -22,6 +23,7 @@ from lightagentd.agents.definition import (
 )
 from lightagentd.agents.kits.folder import is_kit
 from lightagentd.agents.kits.own import Own, read_own
+from lightagentd.agents.tool_calls.kept_description import KeptDescription
 from lightagentd.agents.tool_calls.toolbox import Toolbox, toolbox_of
 from lightagentd.config.memory import MemoryPolicy
 from lightagentd.errors import LightagentError
@@ -45,18 +47,26 @@ class Content:
         """Why the tools could not be described; then those of before stay."""
         self.own: dict[str, Own] = {}
         """What agents with a kit have of their own, by their names."""
+        self.from_memory = False
+        """The toolbox is as an earlier daemon kept it."""
         self._paths = paths
+        self._description = KeptDescription(paths)
+        self._described: list[dict[str, Any]] = []
+        """What the toolbox was made of."""
         self._unused_files: list[str] = []
         """Tool files with the name of a built-in tool, as sentences."""
         self._toolboxes: dict[str, tuple[Toolbox, Own, Toolbox]] = {}
         self._catalogs: dict[str, tuple[SkillCatalog, Own, frozenset[str] | None, SkillCatalog]] = {}
 
-    async def read(self, pool: Pool, builtins: Builtins) -> None:
-        """Read everything again. Running agents keep the definition that they started with."""
+    async def read(self, pool: Pool, builtins: Builtins, *, first: bool = False) -> None:
+        """Read everything again. Running agents keep the definition that they started with.
+
+        The first time, tools whose files are the same are as an earlier daemon kept them.
+        """
         definitions, self.skills, _ = await asyncio.gather(
             asyncio.to_thread(load_definitions, content_folders("agent", self._paths)),
             asyncio.to_thread(load_skills, content_folders("skills", self._paths)),
-            self._read_tools(pool, builtins),
+            self.read_tools(pool, builtins, first=first),
         )
         own = await self._read_own(pool, definitions, definitions.agents)
         self.definitions, self.own = definitions, own
@@ -119,11 +129,22 @@ class Content:
         needed = [name for name, one in own.items() if one.in_workers]
         return {name: str(self.definitions.agents[name].folder.resolve()) for name in needed}
 
-    async def _read_tools(self, pool: Pool, builtins: Builtins) -> None:
+    async def read_tools(self, pool: Pool, builtins: Builtins, *, first: bool = False) -> None:
+        """Have the tools described, unless it is the first time and their description was kept."""
+        kept = await asyncio.to_thread(self._description.read) if first else None
+        self.from_memory = kept is not None
         try:
-            described, self._unused_files = builtins.beside(await pool.describe())
+            if kept is None:
+                files = await asyncio.to_thread(self._description.files)
+                kept = await pool.describe()
+                await asyncio.to_thread(self._description.keep, kept, files)
+            else:
+                await pool.end_agent("")
+            described, self._unused_files = builtins.beside(kept)
             # The built-in tools come last: of two functions with one name the later one counts.
-            self.toolbox = toolbox_of([*described, *builtins.described()])
+            described = [*described, *builtins.described()]
+            if described != self._described:
+                self.toolbox, self._described = toolbox_of(described), described
             self.toolbox_problem = ""
         except LightagentError as err:
             self.toolbox_problem = f"The tools could not be described: {err.message}"

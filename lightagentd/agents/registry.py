@@ -78,7 +78,7 @@ class Registry:
         await self.shared.memories.start()
         self.shared.ledger.load()
         self.shared.watches.start()
-        await self.read_content()
+        await self.read_content(first=True)
         folder = self.shared.paths.config / POLICY_FOLDER
         await take_rules(self.shared.policy, folder, self._history, self._content.actions())
         for name in self._content.definitions.agents:
@@ -130,13 +130,19 @@ class Registry:
         self.shared.asked.suspend()
         await asyncio.gather(*(agent.supervision.drain() for agent in self.agents.values()))
 
-    async def read_content(self) -> None:
+    async def read_content(self, *, first: bool = False) -> None:
         """Read definitions, skills and tools again; running agents keep the definition they started with."""
+        shared = self.shared
         await asyncio.gather(
-            self._content.read(self.shared.pool, self.shared.builtins), self.shared.prompts.look()
+            self._content.read(shared.pool, shared.builtins, first=first), shared.prompts.look()
         )
         await self.shared.hooks.read(self._content.kit_folders())
         await asyncio.to_thread(self.shared.metadata.load, sorted(self.models_in_use()))
+
+    async def look_at_remembered_tools(self) -> None:
+        """Have tools described that an earlier daemon described: what their files import may have changed."""
+        if self._content.from_memory and not self.shared.panic.on:
+            await self._content.read_tools(self.shared.pool, self.shared.builtins)
 
     def problems(self) -> list[str]:
         """The problems of the files and of the agents, as sentences."""

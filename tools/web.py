@@ -7,7 +7,6 @@ answers. LIGHTAGENT_WEB_ALLOW names the private hosts that the administrator all
 import asyncio
 import hashlib
 import json
-import os
 from typing import Any
 from urllib.parse import urlencode
 
@@ -17,7 +16,7 @@ from lightagentd.text.visible import visible
 from lightagentd.tool import Args, Context, Effect, InvalidArgument, Result, Tool, action
 from lightagentd.toolkit.web import fetch
 from lightagentd.toolkit.web import text as webtext
-from lightagentd.toolkit.web.guard import ALLOW_VARIABLE, Guard, parse_rules, parse_url
+from lightagentd.toolkit.web.guard import Guard, parse_url, rules_in_force
 
 BODY_LIMIT_CHARS = 1 << 20
 SHOWN_HEADERS = (
@@ -94,7 +93,7 @@ async def _exchange(ctx: Context, args: RequestArgs, method: str, content: bytes
         timeout_s=min(args.timeout_s, ctx.timeout_s),
         limit_bytes=args.limit_bytes,
     )
-    guard = Guard(parse_rules(os.environ.get(ALLOW_VARIABLE, "")))
+    guard = Guard(rules_in_force())
     response = await fetch.fetch(request, guard)
     return await asyncio.to_thread(_result, response, method, args.as_text)
 

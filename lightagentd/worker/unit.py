@@ -16,7 +16,6 @@ import os
 import sys
 from pathlib import Path
 
-from lightagentd.errors import ConfigError
 from lightagentd.host import process
 from lightagentd.host.paths import Paths, content_folders, tool_folders
 from lightagentd.tool import Effect
@@ -78,23 +77,10 @@ def _tell_tools(paths: Paths, effect: Effect) -> None:
     skills = content_folders("skills", paths)
     os.environ["LIGHTAGENT_SKILLS"] = ":".join(str(one) for one in skills)
     if effect is not Effect.OBSERVE:
-        os.environ["LIGHTAGENT_WEB_ALLOW"] = ",".join(_allowed_by_web(paths))
+        os.environ["LIGHTAGENT_WEB_ALLOW_IN"] = str(paths.config)
     state = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
     if effect is Effect.CHANGE and state:
         os.environ["LIGHTAGENT_UNDO"] = f"{state}/undo"
-
-
-def _allowed_by_web(paths: Paths) -> list[str]:
-    """The private addresses that the configuration lets the tool web ask."""
-    from lightagentd.config import (
-        configuration,  # only here: it is a fifth of the time that a worker takes to start
-    )
-
-    try:
-        return configuration.load(paths.config)[0].worker.web_allow
-    except (ConfigError, OSError) as err:
-        _log.warning("no private address can be reached, since the configuration cannot be read: %s", err)
-        return []
 
 
 if __name__ == "__main__":

@@ -48,16 +48,17 @@ async def prompted(paths: Paths, token: str = "") -> AsyncIterator[str]:
         if token:
             await client.call("Manager.Authenticate", token=token)
 
-        async def wait() -> None:
-            with contextlib.suppress(LightagentError):
-                await client.call("Manager.Ask", agent="test", text="go")
-
-        task = asyncio.create_task(wait())
+        task = asyncio.create_task(client.call("Manager.Ask", agent="test", text="go"))
+        opened = asyncio.create_task(open_question(paths))
         try:
-            yield (await open_question(paths))["id"]
+            await asyncio.wait((task, opened), return_when=asyncio.FIRST_COMPLETED)
+            if not opened.done():
+                raise AssertionError(f"the turn is over, and asked nothing: {await task}")
+            yield (await opened)["id"]
         finally:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            opened.cancel()
+            await asyncio.gather(task, opened, return_exceptions=True)
 
 
 async def open_question(paths: Paths) -> dict[str, Any]:

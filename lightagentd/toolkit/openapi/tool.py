@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -30,7 +29,7 @@ from lightagentd.toolkit.openapi.document import argument_names
 from lightagentd.toolkit.schema_model import args_model
 from lightagentd.toolkit.web import fetch
 from lightagentd.toolkit.web import text as webtext
-from lightagentd.toolkit.web.guard import ALLOW_VARIABLE, Guard, parse_rules, parse_url
+from lightagentd.toolkit.web.guard import Guard, parse_url, rules_in_force
 
 _ASKING = ("GET", "HEAD")
 _REDIRECTS = 3
@@ -72,7 +71,7 @@ def _action_of(operation: dict[str, Any], servers: list[str]) -> Any:
 
 async def _call(tool: OpenApiTool, ctx: Context, operation: dict[str, Any], args: dict[str, Any]) -> Result:
     request = _with_credentials(tool, ctx, operation, _request(operation, args, ctx.timeout_s))
-    guard = Guard(parse_rules(os.environ.get(ALLOW_VARIABLE, "")))
+    guard = Guard(rules_in_force())
     asks = operation["method"] in _ASKING
     for _ in range(_REDIRECTS + 1):
         try:

@@ -17,7 +17,7 @@ from lightagentd.errors import ConfigError, NotFound, TimedOut, ToolError
 from lightagentd.host.paths import default_paths
 from lightagentd.tool import Context
 from lightagentd.toolkit.web import fetch
-from lightagentd.toolkit.web.guard import ALLOW_VARIABLE, Guard, parse_rules, parse_url
+from lightagentd.toolkit.web.guard import Guard, parse_url, rules_in_force
 
 _log = logging.getLogger(__name__)
 _ANSWER_BYTES = 256 << 10
@@ -49,7 +49,7 @@ async def ask(ctx: Context, url: str, params: Mapping[str, str | int | float]) -
         limit_bytes=_ANSWER_BYTES,
     )
     try:
-        answer = await fetch.fetch(request, Guard(parse_rules(os.environ.get(ALLOW_VARIABLE, ""))))
+        answer = await fetch.fetch(request, Guard(rules_in_force()))
     except (NotFound, TimedOut, ToolError) as err:
         raise ToolError(
             f"{target.host} cannot be reached, maybe because this machine has no network: {err.message}",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+from pathlib import Path
 
 import pytest
 
 from lightagentd import errors
-from lightagentd.toolkit.web.guard import Guard, is_own, parse_rules, parse_url
+from lightagentd.toolkit.web.guard import Guard, is_own, parse_rules, parse_url, rules_in_force
 from tests.tools.web_server import Nameserver
 
 
@@ -142,3 +143,23 @@ async def test_configuration_lets_in_what_it_names(entry: str, url: str, address
     else:
         with pytest.raises(errors.PermissionDenied):
             await guard.addresses(parse_url(url))
+
+
+def test_the_rules_come_from_the_configuration_where_the_worker_is_a_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def let_in(text: str | None) -> list[str]:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        if text is not None:
+            (folder / "lightagentd.toml").write_text(text)
+        monkeypatch.setenv("LIGHTAGENT_WEB_ALLOW_IN", str(folder))
+        return [rule.name for rule in rules_in_force()]
+
+    monkeypatch.delenv("LIGHTAGENT_WEB_ALLOW", raising=False)
+    assert let_in('[worker]\nweb_allow = ["intranet.example"]\n') == ["intranet.example"]
+    assert let_in(None) == []
+    assert let_in("[worker]\nweb_allow = 7\n") == []
+    assert "no private address can be reached" in caplog.text
+    monkeypatch.setenv("LIGHTAGENT_WEB_ALLOW", "other.example")
+    assert let_in('[worker]\nweb_allow = ["intranet.example"]\n') == ["other.example"]

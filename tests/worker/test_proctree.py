@@ -1,4 +1,4 @@
-"""The last resort against processes that hold a descriptor, among others that come and go meanwhile."""
+"""The last resort against processes that hold a descriptor, among others that go meanwhile."""
 
 from __future__ import annotations
 
@@ -7,36 +7,52 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lightagentd.worker.proctree import kill_holders
 
-CHURN = "while :; do /bin/true; done"
+
+def sleeper(**more: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["/bin/sleep", "600"], **more)
 
 
 @pytest.fixture
-def churn() -> Iterator[None]:
-    """Processes that begin and end all the time."""
-    running = [subprocess.Popen(["/bin/sh", "-c", CHURN]) for _ in range(3)]
-    yield
-    for one in running:
-        one.kill()
-        one.wait()
+def going(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """A process that is gone when its folder is listed, and one that is when its first descriptor is read."""
+    processes = [sleeper(), sleeper()]
+    ends = {f"/proc/{one.pid}/fd{more}": one for one, more in zip(processes, ("", "/0"), strict=True)}
+
+    def just_before(what: Any) -> Any:
+        def look(path: Any) -> Any:
+            if (process := ends.get(str(path))) is not None:
+                process.kill()
+                process.wait()
+            return what(path)
+
+        return look
+
+    for name in ("listdir", "scandir", "readlink"):
+        monkeypatch.setattr(os, name, just_before(getattr(os, name)))
+    yield processes
+    for process in processes:
+        process.kill()
+        process.wait()
 
 
-def test_who_holds_it_is_killed_and_nobody_else(churn: None) -> None:
+def test_who_holds_it_is_killed_and_nobody_else(going: list[subprocess.Popen[bytes]]) -> None:
     read, write = os.pipe()
-    other = subprocess.Popen(["/bin/sleep", "600"])
+    other = sleeper()
+    holder = sleeper(pass_fds=[write])
     try:
-        link = str(Path(f"/proc/self/fd/{read}").readlink())
-        holder = subprocess.Popen(["/bin/sleep", "600"], pass_fds=[write])
-        for _ in range(500):  # one look in 250 met a process that went just then
-            kill_holders(link)
+        kill_holders(str(Path(f"/proc/self/fd/{read}").readlink()))
         assert holder.wait(60) == -signal.SIGKILL
         assert other.poll() is None
+        assert [one.returncode for one in going] == [-signal.SIGKILL] * 2, "they were not looked at"
     finally:
-        other.kill()
-        other.wait()
+        for process in (holder, other):
+            process.kill()
+            process.wait()
         os.close(read)
         os.close(write)

@@ -96,9 +96,7 @@ class Stream:
         hint = self._redactor.hint_at(held)
         self._hinted = hint is not None
         end = len(held) if hint is None else hint
-        while end and held[end - 1] not in BLANKS:
-            end -= 1
-        return end
+        return max(held.rfind(blank, 0, end) for blank in BLANKS) + 1
 
     def _take(self, end: int) -> str:
         if not end:

@@ -354,7 +354,7 @@ class Redactor:
         lines = self._without_any(FORMATS, lines, lower)
         for hint in assignments.HINTS:
             if hint in lower:
-                return assignments.removed(lines, self._mark)
+                return assignments.removed(lines, lower, self._mark)
         return lines
 
     def _without_any(self, formats: Iterable[Format], text: str, lower: str) -> str:

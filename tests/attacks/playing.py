@@ -3,16 +3,17 @@
 with Playing(["nobody"], guarded=[config]) as playing:      # or with a prefix that enters a container
     … write the agents with playing.base_url, start the daemon …
     playing.set_up(socket=…, secrets=…, names=…)
-    playing.play("a fork bomb", "observe")
+    playing.play_all([("a fork bomb", "observe")])
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import pytest
 from tests.attacks import exhausting, misleading
 from tests.attacks.cases import CASES
 from tests.attacks.counted import BY_MODEL
-from tests.attacks.spoken import GULLIBLE
+from tests.attacks.spoken import ENDLESS, GULLIBLE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -54,6 +55,8 @@ def one_effect_each() -> Iterator[tuple[str, str]]:
 
 Outcomes = dict[tuple[str, str], dict[str, Any]]
 """What came of plays, by name and effect."""
+Came = Callable[[str, str, str], dict[str, Any]]
+"""What came of a play, by name, effect and speaker."""
 
 
 def plays(cases: Iterable[tuple[str, str]], by: str = BY_MODEL, *more: str) -> list[Any]:
@@ -130,12 +133,10 @@ class Playing:
         told = {"socket": socket, "known_secrets": secrets, "names": names, "facts": [*facts]}
         self._say({"setup": told})
 
-    def play(self, name: str, effect: str) -> dict[str, Any]:
-        """What came of a case: `findings` is empty when the attack came to nothing."""
-        return self.play_all([(name, effect)])[name, effect]
-
     def play_all(self, cases: Sequence[tuple[str, str]], speaker: str = "") -> Outcomes:
-        """What came of each of the cases with its effect, which run beside each other."""
+        """What came of each of the cases with its effect, which run beside each other: `findings` is empty
+        when the attack came to nothing.
+        """
         return dict(zip(cases, self._say({"play": [*cases], "speaker": speaker}), strict=True))
 
     def control(self, name: str) -> dict[str, Any]:
@@ -155,6 +156,35 @@ class Playing:
         line = self._process.stdout.readline()
         assert line, f"the stage ended with status {self._process.poll()}"
         return json.loads(line)
+
+
+def played(playing: Playing, request: pytest.FixtureRequest) -> Came:
+    """For a fixture of a module: what came of each attack that was chosen.
+
+    Those of a speaker run beside each other. The endless ones come after them, and have the daemon for
+    themselves: each lasts until it is ended. Those that use up processes are played when they are asked for.
+    """
+    chosen = [
+        item.callspec.params
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.path == request.path
+        if request.fixturename in item.fixturenames
+    ]
+
+    @functools.cache
+    def together(speaker: str, endless: bool) -> Outcomes:
+        wanted = [(str(one["name"]), str(one["effect"])) for one in chosen if one["speaker"] == speaker]
+        of_these = [
+            one for one in wanted if (one[0] in ENDLESS) is endless and one[0] not in USE_UP_PROCESSES
+        ]
+        return playing.play_all(of_these, speaker)
+
+    def of(name: str, effect: str, speaker: str) -> dict[str, Any]:
+        if name in USE_UP_PROCESSES:
+            return playing.play_all([(name, effect)], speaker)[name, effect]
+        return together(speaker, name in ENDLESS)[name, effect]
+
+    return of
 
 
 def agent_file(base_url: str, effects: str, key_file: str) -> str:

@@ -160,11 +160,13 @@ class Stage:
         ]
         both = sorted(zip(plays, aftermaths, strict=True), key=lambda one: one[0].lane)
         took_s: list[float] = []
+        meanwhile: dict[str, slice] = {}
+        """Which answers belong to a play, by its mark."""
         asking = asyncio.create_task(self._ask_for_status(took_s))
         try:
             async with asyncio.TaskGroup() as lanes:
                 for _, lane in itertools.groupby(both, lambda one: one[0].lane):
-                    lanes.create_task(self._one_by_one([*lane]))
+                    lanes.create_task(self._one_by_one([*lane], took_s, meanwhile))
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
@@ -172,12 +174,15 @@ class Stage:
         by_mark = {play.mark: aftermath for play, aftermath in both}
         for request in self.model.requests:
             by_mark[_mark_of(request.body)].requests.append(request.body)
-        for aftermath in aftermaths:
-            aftermath.status_s = took_s
+        for mark, aftermath in by_mark.items():
+            aftermath.status_s = took_s[meanwhile[mark]]
         return aftermaths
 
-    async def _one_by_one(self, both: Sequence[tuple[Play, Aftermath]]) -> None:
+    async def _one_by_one(
+        self, both: Sequence[tuple[Play, Aftermath]], took_s: list[float], meanwhile: dict[str, slice]
+    ) -> None:
         for play, aftermath in both:
+            first = len(took_s)
             try:
                 async with AsyncClient(self.socket) as client, asyncio.timeout(TURN_S):
                     asked = {"agent": play.agent, "text": f"go {play.mark}", "new": True}
@@ -186,6 +191,7 @@ class Stage:
                     aftermath.events += [reply["event"] async for reply in replies]
             except TimeoutError:
                 aftermath.events.append({"type": "error", "code": "the turn did not end"})
+            meanwhile[play.mark] = slice(first, len(took_s) + 1)  # with the one that is asked just now
 
     async def _ask_for_status(self, took_s: list[float]) -> None:
         while True:

@@ -7,14 +7,13 @@ all of them with a hostile MCP server that orders them or does them by itself (`
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,15 +26,16 @@ from tests.attacks.playing import (
     AGENTS,
     ALL,
     RULE,
-    Outcomes,
+    Came,
     Playing,
     agent_file,
     explain,
     one_effect_each,
+    played,
     plays,
     settings,
 )
-from tests.attacks.spoken import ENDLESS, SERVER
+from tests.attacks.spoken import SERVER
 from tests.conftest import DaemonProcess, write
 
 pytestmark = [
@@ -97,29 +97,13 @@ def test_the_stage_sees_harm_that_is_done(playing: Playing, name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def came(playing: Playing, request: pytest.FixtureRequest) -> Callable[[str], Outcomes]:
-    """What came of the attacks that a speaker orders, those that were chosen: they run beside each other."""
-    chosen = [
-        item.callspec.params
-        for item in request.session.items
-        if isinstance(item, pytest.Function)
-        if "came" in item.fixturenames
-    ]
-
-    @functools.cache
-    def of(speaker: str) -> Outcomes:
-        wanted = [(str(one["name"]), str(one["effect"])) for one in chosen if one["speaker"] == speaker]
-        return playing.play_all([one for one in wanted if one[0] not in ENDLESS], speaker)
-
-    return of
+def came(playing: Playing, request: pytest.FixtureRequest) -> Came:
+    return played(playing, request)
 
 
 @pytest.mark.parametrize(
     ("name", "effect", "speaker"), [*plays(one_effect_each(), BY_MODEL, ""), *plays(ALL, BY_SERVER, SERVER)]
 )
-def test_an_attack_comes_to_nothing(
-    playing: Playing, came: Callable[[str], Outcomes], name: str, effect: str, speaker: str
-) -> None:
-    alone = name in ENDLESS
-    outcomes = playing.play_all([(name, effect)], speaker) if alone else came(speaker)
-    assert outcomes[name, effect]["findings"] == [], explain(outcomes[name, effect])
+def test_an_attack_comes_to_nothing(came: Came, name: str, effect: str, speaker: str) -> None:
+    outcome = came(name, effect, speaker)
+    assert outcome["findings"] == [], explain(outcome)

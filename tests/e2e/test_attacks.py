@@ -8,7 +8,19 @@ from collections.abc import Iterator
 import pytest
 
 from tests.attacks.controls import CONTROLS
-from tests.attacks.playing import AGENTS, ALL, RULE, Playing, agent_file, explain, plays, settings
+from tests.attacks.counted import BY_MODEL
+from tests.attacks.playing import (
+    AGENTS,
+    ALL,
+    RULE,
+    Came,
+    Playing,
+    agent_file,
+    explain,
+    played,
+    plays,
+    settings,
+)
 
 from .debian import CHECKOUT
 from .machine import SYSTEM_PATH, Machine
@@ -76,7 +88,12 @@ def test_the_stage_sees_harm_that_is_done(playing: Playing, name: str) -> None:
     assert playing.control(name)["findings"]
 
 
-@pytest.mark.parametrize(("name", "effect"), plays(ALL))
-def test_an_attack_comes_to_nothing(playing: Playing, name: str, effect: str) -> None:
-    outcome = playing.play(name, effect)
+@pytest.fixture(scope="module")
+def came(playing: Playing, request: pytest.FixtureRequest) -> Came:
+    return played(playing, request)
+
+
+@pytest.mark.parametrize(("name", "effect", "speaker"), plays(ALL, BY_MODEL, ""))
+def test_an_attack_comes_to_nothing(came: Came, name: str, effect: str, speaker: str) -> None:
+    outcome = came(name, effect, speaker)
     assert outcome["findings"] == [], explain(outcome)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import re
 
-from tests.house import REPOSITORY, Definition, circles, large_classes, modules, root, tracked
+from tests.house import REPOSITORY, circles, large_classes, modules, root, tracked
 
 LAYERS = (
     ("lightagentd", "errors", "limits", "text"),
@@ -104,12 +103,7 @@ def test_nothing_is_too_large() -> None:
 
 def test_one_thing_has_one_name() -> None:
     parts = {part for name in modules() for part in name.split(".")}
-    defined = {
-        node.name
-        for module in modules().values()
-        for node in ast.walk(module.tree)
-        if isinstance(node, Definition | ast.ClassDef)
-    }
+    defined = {node.name for module in modules().values() for node in module.definitions}
     assert {f"{name}: {RETIRED[name]}" for name in (parts | defined) & RETIRED.keys()} == set()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -90,6 +91,15 @@ def tracked(*patterns: str) -> list[Path]:
 @functools.cache
 def modules() -> dict[str, Module]:
     """The modules of the package by name, with what each imports."""
+    gc.disable()  # it would look through all trees again and again, and they stay
+    try:
+        return _read_all()
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _read_all() -> dict[str, Module]:
     found = {}
     for path in tracked(f"{PACKAGE}/*.py"):
         text = path.read_text()

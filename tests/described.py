@@ -1,6 +1,7 @@
 """What a worker said of the tools, kept for all daemons of the tests: to ask takes half a second of CPU time.
 
 The process that runs tests has a folder for it, where the daemons that its prepared processes fork look, too.
+Likewise the sandbox is tried once (`chosen_once`).
 """
 
 from __future__ import annotations
@@ -13,10 +14,24 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lightagentd.host.paths import tool_folders
+from lightagentd.host.paths import Paths, tool_folders
+from lightagentd.worker import sandbox
 from lightagentd.worker.pool import Pool
 
 Describe = Callable[[Pool], Awaitable[list[dict[str, Any]]]]
+
+_choose = sandbox.choose
+_chosen: dict[tuple[str, str | None], sandbox.Backend] = {}
+
+
+async def chosen_once(wanted: str, paths: Paths) -> sandbox.Backend:
+    key = wanted, os.environ.get("PATH")
+    if key in _chosen:
+        return _chosen[key]
+    found = await _choose(wanted, paths)
+    if found.enforced:  # what did not work just now may work for the next one
+        _chosen[key] = found
+    return found
 
 
 def folder_of(pid: int) -> Path:

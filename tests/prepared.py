@@ -9,8 +9,10 @@ holds of a program, with the methods of `subprocess.Popen`; `run` is as `subproc
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
+import functools
 import gc
 import importlib
 import json
@@ -21,6 +23,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -29,6 +32,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
 
+from lightagentd.host.paths import Paths
 from tests import prepared_workers
 from tests.left import keep
 
@@ -286,9 +290,8 @@ def _ended() -> list[tuple[int, int]]:
     return found
 
 
+@functools.cache
 def _load(program: str) -> None:
-    if program in sys.modules:
-        return
     module = importlib.import_module(program)
     if program == LACTL:
         for command in module.COMMANDS.values():
@@ -307,15 +310,27 @@ def _load(program: str) -> None:
 
 
 def _know_content() -> None:
-    """Read once what each daemon would read when it starts: the skills' examples, and what the tools are."""
+    """Start a daemon once: what it reads and works out is the same for each that is forked."""
+    from lightagentd.daemon.daemon import Daemon
     from lightagentd.skills import load_skills
     from lightagentd.worker import sandbox
     from lightagentd.worker.pool import Pool
-    from tests.described import folder_of, kept_in
+    from tests.described import chosen_once, folder_of, kept_in
+    from tests.shipped import read_once
 
+    read_once()
     load_skills([REPOSITORY / "skills"])
-    sandbox.start = prepared_workers.starting(os.getppid(), sandbox.start)  # type: ignore[attr-defined,assignment]
+    sandbox.choose = chosen_once  # type: ignore[assignment]
     Pool.describe = kept_in(folder_of(os.getppid()), Pool.describe)  # type: ignore[method-assign,assignment]
+
+    async def start() -> None:
+        with tempfile.TemporaryDirectory() as base:
+            paths = Paths(config=Path(base, "etc"), state=Path(base, "state"), runtime=Path(base, "run"))
+            async with Daemon(paths):
+                pass
+
+    asyncio.run(start())  # with workers that are not forked, for this process would have to fork them
+    sandbox.start = prepared_workers.starting(os.getppid(), sandbox.start)  # type: ignore[attr-defined,assignment]
 
 
 def _be(

@@ -31,6 +31,10 @@ from tests.described import folder_of
 Start = Callable[..., Awaitable[Any]]
 KEEPER = "lightagentd.worker.keeper"
 USED_LATER = (
+    "encodings.ascii",
+    "lightagentd.toolkit.files",
+    "lightagentd.toolkit.journal",
+    "lightagentd.toolkit.proc",
     "lightagentd.worker.busdoor",
     "lightagentd.worker.confine",
     "lightagentd.worker.program",

@@ -1,14 +1,20 @@
 """What every daemon of the tests reads of this checkout, read once by a process.
 
-To read it anew takes 30 ms of processor time for each daemon, and there are thousands. Files of a test's own
+To read it anew takes 50 ms of processor time for each daemon, and there are thousands. Files of a test's own
 are read each time.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from lightagentd.agents.builtin import running
 from lightagentd.agents.flows import files
+from lightagentd.agents.tool_calls import toolbox
 from lightagentd.config.flows.checking import Checked, Known
 from lightagentd.config.flows.checking import read_flow as _read_flow
 from lightagentd.llm.metadata import facts
@@ -16,6 +22,10 @@ from lightagentd.llm.metadata.table import Reading
 from lightagentd.llm.metadata.table import read_table as _read_table
 from lightagentd.skills import catalog
 from lightagentd.skills.skill import Skill
+from lightagentd.tool import Action, Tool
+from lightagentd.tool import actions_of as _actions_of
+from lightagentd.worker.plain import Check
+from lightagentd.worker.plain import check_of as _check_of
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 _NOTHING_KNOWN = Known()
@@ -23,6 +33,8 @@ _load_skill = catalog.load_skill
 _skills: dict[tuple[Path, str], Skill] = {}
 _tables: dict[bytes, Reading] = {}
 _flows: dict[tuple[Path, str], Checked] = {}
+_actions: dict[type[Tool], list[Action]] = {}
+_checks: dict[str, Check | None] = {}
 
 
 def read_once() -> None:
@@ -30,6 +42,8 @@ def read_once() -> None:
     catalog.load_skill = _skill
     facts.read_table = _table  # type: ignore[attr-defined]
     files.read_flow = _flow  # type: ignore[attr-defined]
+    running.actions_of = _builtin_actions  # type: ignore[attr-defined]
+    toolbox.check_of = _check  # type: ignore[attr-defined]
 
 
 def _skill(folder: Path, *, origin: str = "") -> Skill:
@@ -57,3 +71,25 @@ def _flow(path: Path, known: Known = _NOTHING_KNOWN, *, agent: str = "") -> Chec
     if key not in _flows:
         _flows[key] = _read_flow(path, known, agent=agent)
     return _flows[key]
+
+
+def _builtin_actions(tool: Tool) -> Sequence[Action]:
+    """Of a tool that is built in: its class says all but what is bound to the object."""
+    if not type(tool).__module__.startswith("lightagentd."):
+        return [*_actions_of(tool)]
+    kind = type(tool)
+    if kind not in _actions:
+        _actions[kind] = [_of(kind, one) for one in _actions_of(tool)]
+    return [_of(tool, one) for one in _actions[kind]]
+
+
+def _of(owner: Tool | type[Tool], one: Action) -> Action:
+    resume = getattr(owner, one.resume.__name__) if one.resume else None
+    return replace(one, method=getattr(owner, one.name), resume=resume)
+
+
+def _check(described: Any) -> Check | None:
+    key = json.dumps(described)
+    if key not in _checks:
+        _checks[key] = _check_of(described)
+    return _checks[key]

@@ -33,10 +33,11 @@ from lightagentd.worker import sandbox
 from lightagentd.worker.pool import Pool
 from tests.attacks.counted import pytest_terminal_summary as pytest_terminal_summary
 from tests.declared import undeclared
-from tests.described import folder_of, kept_in
+from tests.described import chosen_once, folder_of, kept_in
 from tests.distribution import order
-from tests.distribution import pytest_runtest_protocol as pytest_runtest_protocol  # pytest calls these two
+from tests.distribution import pytest_runtest_protocol as pytest_runtest_protocol  # pytest calls these three
 from tests.distribution import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
+from tests.distribution import pytest_xdist_setupnodes as pytest_xdist_setupnodes
 from tests.left import Left
 from tests.other_user import OUTSIDERS_GID
 from tests.prepared import DAEMON, LACTL, SHIM_CONTROL, Forked, prepared, run
@@ -71,18 +72,7 @@ def _needs_loop(item: pytest.Function) -> bool:
     return any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in functions)
 
 
-_describe, _choose = Pool.describe, sandbox.choose
-_chosen: dict[tuple[str, str | None], sandbox.Backend] = {}
-
-
-async def _chosen_once(wanted: str, paths: Paths) -> sandbox.Backend:
-    key = wanted, os.environ.get("PATH")
-    if key in _chosen:
-        return _chosen[key]
-    found = await _choose(wanted, paths)
-    if found.enforced:  # what did not work just now may work for the next one
-        _chosen[key] = found
-    return found
+_describe = Pool.describe
 
 
 def pytest_sessionstart() -> None:
@@ -123,7 +113,7 @@ def tools_described_once(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
     ):
         return
     monkeypatch.setattr(Pool, "describe", kept_in(folder_of(os.getpid()), _describe))
-    monkeypatch.setattr(sandbox, "choose", _chosen_once)
+    monkeypatch.setattr(sandbox, "choose", chosen_once)
 
 
 @pytest.fixture(autouse=True)

@@ -5,9 +5,11 @@ What they change is tested on a machine that boots, in tests/e2e/test_flows_ship
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import subprocess
 import tempfile
 import time
 import tomllib
@@ -32,9 +34,24 @@ def daemon() -> Iterator[DaemonProcess]:
         base.chmod(0o755)
         process = DaemonProcess(Paths(config=base / "etc", state=base / "state", runtime=base / "run"))
         process.paths.config.mkdir()
-        process.start()
-        yield process
-        process.close()
+        with small_disk(base / "disk"):
+            process.start()
+            yield process
+            process.close()
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    """For root a file system of its own: what fills a whole machine takes long to find."""
+    folder.mkdir()
+    if os.geteuid() != 0:
+        yield
+        return
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m,mode=755", "tmpfs", folder], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def ran(daemon: DaemonProcess, name: str, *inputs: str) -> tuple[str, dict[str, Any]]:
@@ -83,22 +100,21 @@ def test_a_dry_patch_day_proposes_and_changes_nothing(daemon: DaemonProcess) -> 
     assert skipped == ["upgrade", "wait", "installed", "services", "verdict"]
 
 
-def test_disk_full_leaves_a_disk_with_room_alone_and_proposes_old_rotated_logs(
-    daemon: DaemonProcess, open_folder: Path
-) -> None:
-    report, steps = ran(daemon, "disk-full", f"path={open_folder}", "above=101")
+def test_disk_full_leaves_a_disk_with_room_alone_and_proposes_old_rotated_logs(daemon: DaemonProcess) -> None:
+    disk = daemon.paths.state.parent / "disk"
+    report, steps = ran(daemon, "disk-full", f"path={disk}", "above=101")
     assert re.match(r"Nothing is to be done: .* is \d+ % full .* and 101 % is the limit\.", report)
     assert steps["propose"]["state"] == steps["clean"]["state"] == "skipped"
-    logs = open_folder / "log"
+    logs = disk / "log"
     logs.mkdir()
     for name, days in (("app.log.1", 30), ("new.log.1", 1), ("app.log", 30)):
         (logs / name).write_bytes(bytes(1 << 20))
         os.utime(logs / name, (time.time() - days * 86400,) * 2)
-    report, steps = ran(daemon, "disk-full", f"path={open_folder}", "above=0", "kinds=logs", "dry_run=yes")
+    report, steps = ran(daemon, "disk-full", f"path={disk}", "above=0", "kinds=logs", "dry_run=yes")
     assert report.startswith("Dry run, nothing was deleted: ")
     assert steps["clean"]["state"] == "skipped"
     proposed = {one[0] for one in json.loads(steps["propose"]["output"])["logs"]}
-    assert {path for path in proposed if path.startswith(f"{open_folder}/")} == {f"{logs}/app.log.1"}
+    assert {path for path in proposed if path.startswith(f"{disk}/")} == {f"{logs}/app.log.1"}
     assert (logs / "app.log.1").exists()
 
 

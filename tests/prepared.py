@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import fcntl
 import functools
 import gc
 import importlib
@@ -24,6 +25,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 import traceback
@@ -38,7 +40,7 @@ from tests.left import keep
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DAEMON, LACTL = "lightagentd.daemon.serving", "lightagentd.cli.main"
-BUS_CLIENT, ANSWERS = "tests.dbus_client", "tests.kill.answers"
+BUS_CLIENT, ANSWERS, EMBEDDING = "tests.dbus_client", "tests.kill.answers", "tests.embed.program"
 """The programs: modules with a function `main`."""
 _USED_LATER = ("lightagentd.llm.runbook.matching", "lightagentd.llm.endpoint.connections")
 """What a daemon imports with the first call that needs it."""
@@ -49,6 +51,11 @@ _OF_ROOT = (
     "lightagentd.events.backup.importing",
 )
 """What lactl imports as root no more, who may not be able to read the tests' Python."""
+_OF_CHAT = tuple(
+    f"lightagentd.cli.chatting.{name}"
+    for name in ("conversation", "daemon", "line_screen", "prompt_screen", "startup")
+)
+"""What lactl imports for a chat, prompt-toolkit above all."""
 SHIM_CONTROL = "LA_SHIM_CONTROL"
 """Names the control page of tests/faults/shim.c, which is preloaded."""
 _REQUEST_BYTES = 1 << 17
@@ -123,8 +130,12 @@ class Prepared:
         cwd: Path,
         streams: Iterable[int],
         user: str | None = None,
+        *,
+        on_terminal: bool = False,
     ) -> Forked:
-        """Start a program with these arguments, this environment, and these three standard streams."""
+        """Start a program with these arguments, this environment, and these three standard streams; with
+        `on_terminal`, the first is its controlling terminal.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             request = {
@@ -133,6 +144,7 @@ class Prepared:
                 "env": dict(env),
                 "cwd": str(cwd),
                 "user": user,
+                "on_terminal": on_terminal,
             }
             socket.send_fds(self._socket, [json.dumps(request).encode()], [*streams, theirs.fileno()])
         return Forked(int(ours.recv(64)), ours, argv)
@@ -296,12 +308,12 @@ def _load(program: str) -> None:
     if program == LACTL:
         for command in module.COMMANDS.values():
             importlib.import_module(f"lightagentd.cli.{command.partition(':')[0]}")
-        for name in _OF_ROOT:
+        for name in (*_OF_ROOT, *_OF_CHAT):
             importlib.import_module(name)
     if program == prepared_workers.KEEPER:
         for name in prepared_workers.USED_LATER:
             importlib.import_module(name)
-    if program == DAEMON:
+    if program in (DAEMON, EMBEDDING):
         for name in _USED_LATER:
             importlib.import_module(name)
         _know_content()
@@ -309,6 +321,7 @@ def _load(program: str) -> None:
     gc.freeze()  # so that a collection in a child does not copy what it shares
 
 
+@functools.cache
 def _know_content() -> None:
     """Start a daemon once: what it reads and works out is the same for each that is forked."""
     from lightagentd.daemon.daemon import Daemon
@@ -364,6 +377,9 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
     os.closerange(3, 4096)
+    if request["on_terminal"]:
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     sys.stdin = os.fdopen(0, errors=sys.stdin.errors, closefd=False)
     sys.stdout = os.fdopen(1, "w", errors=sys.stdout.errors, closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, errors=sys.stderr.errors, closefd=False)

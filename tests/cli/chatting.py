@@ -7,14 +7,15 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lightagentd.host.paths import Paths
-from tests.cli.terminal import REPOSITORY, Terminal
+from tests.cli.terminal import REPOSITORY, Program, Terminal, start
 from tests.conftest import DaemonProcess, write
+from tests.prepared import LACTL, forkable, prepared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,7 @@ class Chatty:
     def chat(self, *arguments: str, columns: int = 80, rows: int = 40, **env: str) -> Terminal:
         """A chat on a terminal, with a new session unless the arguments name one."""
         words = ["chat", "test", *(arguments or ["--new"])]
-        return Terminal(words, env=self.env | env, columns=columns, rows=rows)
+        return Terminal(words, env=self.env | env, columns=columns, rows=rows, start=forked)
 
     def lactl(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
         return self.daemon.lactl(*arguments, stdin=stdin)
@@ -48,6 +49,13 @@ class Chatty:
 
     def close_gate(self) -> None:
         (self.folder / "open").unlink(missing_ok=True)
+
+
+def forked(arguments: Sequence[str], env: dict[str, str], terminal: int) -> Program:
+    """lactl on a terminal, forked (tests/prepared.py)."""
+    if not forkable(env):
+        return start(arguments, env, terminal)
+    return prepared().fork(LACTL, arguments, env, REPOSITORY, [terminal] * 3, on_terminal=True)
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ import termios
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Protocol, Self
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LIMIT_S = 60.0
@@ -130,33 +130,56 @@ class Screen:
         self._cells[row][column:] = [" "] * (self.columns - column)
 
 
+class Program(Protocol):
+    """What runs on the terminal, as `subprocess.Popen` and `tests.prepared.Forked` have it."""
+
+    pid: int
+    returncode: Any
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float) -> int: ...
+    def kill(self) -> None: ...
+
+
+def start(arguments: Sequence[str], env: dict[str, str], terminal: int) -> Program:
+    """Start lactl on a terminal, with an interpreter of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "lightagentd.cli.main", *arguments],
+        cwd=REPOSITORY,
+        env=env,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+
+
 class Terminal:
     """lactl on a pseudo-terminal, from entering to leaving; `raw` is every byte that it sent."""
 
     def __init__(
-        self, arguments: Sequence[str], *, env: dict[str, str], columns: int = 80, rows: int = 40
+        self,
+        arguments: Sequence[str],
+        *,
+        env: dict[str, str],
+        columns: int = 80,
+        rows: int = 40,
+        start: Callable[[Sequence[str], dict[str, str], int], Program] = start,
     ) -> None:
+        self._start = start
         self._arguments = arguments
         self._env = {"TERM": "xterm", "LANG": "C.UTF-8", "HOME": "/nonexistent", **env}
         self.screen = Screen(columns, rows)
         self.raw = bytearray()
         self._ours = -1
-        self._process: subprocess.Popen[bytes]
+        self._process: Program
 
     def __enter__(self) -> Self:
         self._ours, theirs = pty.openpty()
         size = struct.pack("4H", self.screen.rows, self.screen.columns, 0, 0)
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, size)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "lightagentd.cli.main", *self._arguments],
-            cwd=REPOSITORY,
-            env=self._env,
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )
+        self._process = self._start(self._arguments, self._env, theirs)
         os.close(theirs)
         return self
 
@@ -190,7 +213,7 @@ class Terminal:
             self._read(0.1)
         while self._read(0.05):
             pass
-        return self._process.returncode
+        return int(self._process.returncode)
 
     def _read(self, wait_s: float) -> bool:
         if not select.select([self._ours], [], [], wait_s)[0]:

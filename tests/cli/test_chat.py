@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lightagentd.cli.chatting.commands import COMMANDS
-from tests.cli.chatting import Chatty, chatty
+from tests.cli.chatting import Chatty, chatty, forked
 from tests.cli.conftest import start
 from tests.cli.terminal import LIMIT_S, Terminal
 
@@ -422,7 +422,7 @@ def test_which_session_it_begins_with(chats: Chatty) -> None:
 
 
 def _begin(chats: Chatty, agent: str, *arguments: str) -> str:
-    with Terminal(["chat", agent, *arguments], env=chats.env) as terminal:
+    with Terminal(["chat", agent, *arguments], env=chats.env, start=forked) as terminal:
         terminal.until(f"{agent}>")
         terminal.send("\x04")
         assert terminal.finished() == 0

@@ -1,4 +1,6 @@
-"""The agents in a program: each test runs one as a user would write it, in a process of its own."""
+"""The agents in a program: each test runs one as a user would write it, in a process of its own. Most are
+forked (tests/prepared.py).
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ import pytest
 from lightagentd.events.queries import Filter, StoredHistory
 from tests.agents.team.rig import ask, by_agent, results
 from tests.conftest import REPOSITORY, write
+from tests.prepared import EMBEDDING, prepared
 from tests.scripted_model import ScriptedModel, Stream, call, chunk, say
 
 THREE_LINES = """\
@@ -23,27 +26,34 @@ from lightagentd.embed import ask
 answer = ask("ops", "check disk", state="./agents")
 print(answer.text)
 """
+LIMIT_S = 120.0
 SCHEMA = {"type": "object", "required": ["used"]}
 
 
-async def run(folder: Path, program: str, *, status: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run a program in a folder, as an ordinary process with a clean environment."""
+async def run(
+    folder: Path, program: str, *, status: int = 0, forked: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Run a program in a folder, as an ordinary process with a clean environment; its interpreter is its own
+    unless it is forked.
+    """
     write(folder / "program.py", program)
 
-    def wait() -> subprocess.CompletedProcess[str]:
+    def wait() -> subprocess.CompletedProcess[bytes]:
+        if forked:
+            return prepared().run(EMBEDDING, ["program.py"], env=environment(), cwd=folder, timeout_s=LIMIT_S)
         return subprocess.run(
             [sys.executable, "program.py"],
             cwd=folder,
             env=environment(),
             capture_output=True,
-            text=True,
-            timeout=120,
+            timeout=LIMIT_S,
             check=False,
         )
 
     done = await asyncio.to_thread(wait)
-    assert done.returncode == status, done.stderr
-    return done
+    out, err = done.stdout.decode(), done.stderr.decode()
+    assert done.returncode == status, err
+    return subprocess.CompletedProcess(done.args, done.returncode, out, err)
 
 
 def environment() -> dict[str, str]:
@@ -85,7 +95,7 @@ def test_the_three_lines_are_documented() -> None:
 
 async def test_three_lines_have_an_answer_and_say_what_is_weaker(tmp_path: Path) -> None:
     """Without a model, a network, a daemon and any configuration."""
-    done = await run(tmp_path, THREE_LINES)
+    done = await run(tmp_path, THREE_LINES, forked=False)
     assert "file system" in done.stdout
     for said in ("can do all that they can", "Nobody can be asked", "nobody signs"):
         assert said in done.stderr
@@ -193,7 +203,8 @@ async def test_a_sink_that_blocks_keeps_neither_the_turn_nor_the_program(tmp_pat
         define(tmp_path, model)
         asking = """
         print(json.dumps((await agents.ask("test", "go")).text))"""
-        done = await run(tmp_path, program(asking, sinks="[lambda event: time.sleep(3600)]"))
+        blocks = program(asking, sinks="[lambda event: time.sleep(3600)]")
+        done = await run(tmp_path, blocks, forked=False)
         assert len(json.loads(done.stdout)) == 1000
 
 

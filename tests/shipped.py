@@ -42,7 +42,7 @@ def read_once() -> None:
     catalog.load_skill = _skill
     facts.read_table = _table  # type: ignore[attr-defined]
     files.read_flow = _flow  # type: ignore[attr-defined]
-    running.actions_of = _builtin_actions  # type: ignore[attr-defined]
+    running.actions_of = _builtin_actions  # type: ignore[attr-defined,assignment]
     toolbox.check_of = _check  # type: ignore[attr-defined]
 
 

@@ -43,6 +43,8 @@ class Screen:
         self.columns, self.rows = columns, rows
         self.scrolled: list[str] = []
         self._cells = [[" "] * columns for _ in range(rows)]
+        self._lines: list[str | None] = [None] * rows
+        self._text: str | None = None
         self._x = self._y = 0
         self._pending = ""
 
@@ -67,12 +69,17 @@ class Screen:
 
     def lines(self) -> list[str]:
         """All that was ever on the screen and still is there, or above it."""
-        return [*self.scrolled, *("".join(row).rstrip() for row in self._cells)]
+        for number, line in enumerate(self._lines):
+            if line is None:
+                self._lines[number] = "".join(self._cells[number]).rstrip()
+        return [*self.scrolled, *(line or "" for line in self._lines)]
 
     @property
     def text(self) -> str:
-        """The lines without the empty ones at the end."""
-        return "\n".join(self.lines()).rstrip()
+        """The lines without the empty ones at the end; the same object until something is written."""
+        if self._text is None:
+            self._text = "\n".join(self.lines()).rstrip()
+        return self._text
 
     def _put(self, char: str) -> None:
         if char == "\r":
@@ -88,6 +95,7 @@ class Screen:
                 self._x = 0
                 self._down()
             self._cells[self._y][self._x] = char
+            self._lines[self._y] = self._text = None
             self._x += 1
 
     def _down(self) -> None:
@@ -96,6 +104,8 @@ class Screen:
             return
         self.scrolled.append("".join(self._cells.pop(0)).rstrip())
         self._cells.append([" "] * self.columns)
+        self._lines = [*self._lines[1:], None]
+        self._text = None
 
     def _act(self, what: str, numbers: list[int]) -> None:
         count = max(1, numbers[0])
@@ -128,6 +138,7 @@ class Screen:
 
     def _erase(self, row: int, column: int) -> None:
         self._cells[row][column:] = [" "] * (self.columns - column)
+        self._lines[row] = self._text = None
 
 
 class Program(Protocol):
@@ -199,7 +210,10 @@ class Terminal:
     def until(self, wanted: str | Callable[[str], bool]) -> str:
         """Read on until a text is seen, or something holds of all that is seen; gives that."""
         deadline = time.monotonic() + LIMIT_S
-        while not (wanted in self.screen.text if isinstance(wanted, str) else wanted(self.screen.text)):
+        holds = (lambda text: wanted in text) if isinstance(wanted, str) else wanted
+        looked_at = None
+        while looked_at is self.screen.text or not holds(self.screen.text):
+            looked_at = self.screen.text
             assert time.monotonic() < deadline, f"{wanted!r} is not seen in:\n{self.screen.text}"
             if not self._read(0.5) and self._process.poll() is not None and not self._read(0.1):
                 raise AssertionError(f"lactl ended, and {wanted!r} is not seen in:\n{self.screen.text}")

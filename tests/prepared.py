@@ -339,8 +339,9 @@ def _know_content() -> None:
     async def start() -> None:
         with tempfile.TemporaryDirectory() as base:
             paths = Paths(config=Path(base, "etc"), state=Path(base, "state"), runtime=Path(base, "run"))
-            async with Daemon(paths):
-                pass
+            async with Daemon(paths) as daemon:
+                for function in daemon.registry.shared.content.toolbox.functions.values():
+                    assert function.offer
 
     asyncio.run(start())  # with workers that are not forked, for this process would have to fork them
     sandbox.start = prepared_workers.starting(os.getppid(), sandbox.start)  # type: ignore[attr-defined,assignment]

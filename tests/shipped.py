@@ -12,9 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lightagentd.agents import content
 from lightagentd.agents.builtin import running
 from lightagentd.agents.flows import files
-from lightagentd.agents.tool_calls import toolbox
+from lightagentd.agents.tool_calls.toolbox import Toolbox
+from lightagentd.agents.tool_calls.toolbox import toolbox_of as _toolbox_of
 from lightagentd.config.flows.checking import Checked, Known
 from lightagentd.config.flows.checking import read_flow as _read_flow
 from lightagentd.llm.metadata import facts
@@ -24,8 +26,6 @@ from lightagentd.skills import catalog
 from lightagentd.skills.skill import Skill
 from lightagentd.tool import Action, Tool
 from lightagentd.tool import actions_of as _actions_of
-from lightagentd.worker.plain import Check
-from lightagentd.worker.plain import check_of as _check_of
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 _NOTHING_KNOWN = Known()
@@ -34,7 +34,7 @@ _skills: dict[tuple[Path, str], Skill] = {}
 _tables: dict[bytes, Reading] = {}
 _flows: dict[tuple[Path, str], Checked] = {}
 _actions: dict[type[Tool], list[Action]] = {}
-_checks: dict[str, Check | None] = {}
+_toolboxes: dict[str, Toolbox] = {}
 
 
 def read_once() -> None:
@@ -43,7 +43,7 @@ def read_once() -> None:
     facts.read_table = _table  # type: ignore[attr-defined]
     files.read_flow = _flow  # type: ignore[attr-defined]
     running.actions_of = _builtin_actions  # type: ignore[attr-defined,assignment]
-    toolbox.check_of = _check  # type: ignore[attr-defined]
+    content.toolbox_of = _toolbox  # type: ignore[attr-defined]
 
 
 def _skill(folder: Path, *, origin: str = "") -> Skill:
@@ -88,8 +88,11 @@ def _of(owner: Tool | type[Tool], one: Action) -> Action:
     return replace(one, method=getattr(owner, one.name), resume=resume)
 
 
-def _check(described: Any) -> Check | None:
+def _toolbox(described: Sequence[dict[str, Any]]) -> Toolbox:
+    """Another toolbox with the same tools, and so with the functions that models saw of them before."""
+    if not all(Path(tool["path"]).is_relative_to(CHECKOUT) or "(" in tool["path"] for tool in described):
+        return _toolbox_of(described)
     key = json.dumps(described)
-    if key not in _checks:
-        _checks[key] = _check_of(described)
-    return _checks[key]
+    if key not in _toolboxes:
+        _toolboxes[key] = _toolbox_of(described)
+    return Toolbox({**_toolboxes[key].tools})

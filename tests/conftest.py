@@ -212,11 +212,21 @@ class DaemonProcess:
     forks = False
     """Whether daemons are forked (tests/prepared.py), as in all tests, if only `_is_read_late` is set."""
 
-    def __init__(self, paths: Paths, env: dict[str, str] | None = None, prefix: Sequence[str] = ()) -> None:
-        """`prefix` is a command that runs the daemon's, such as nsenter(1)."""
+    def __init__(
+        self,
+        paths: Paths,
+        env: dict[str, str] | None = None,
+        prefix: Sequence[str] = (),
+        *,
+        mounts_of: int | None = None,
+    ) -> None:
+        """`prefix` is a command that runs the daemon's, such as setpriv(1). With `mounts_of`, it runs in the
+        mount namespace of the process with that pid.
+        """
         self.paths = paths
         self.log = paths.state.parent / "daemon.log"
         self._prefix = prefix
+        self._mounts_of = mounts_of
         self.cwd = REPOSITORY
         """Where the daemon is started."""
         self._env = env or {}
@@ -260,8 +270,11 @@ class DaemonProcess:
                 maker = prepared(env.pop("LD_PRELOAD", ""))
                 with Path(os.devnull).open() as nothing:
                     streams = (nothing.fileno(), log.fileno(), log.fileno())
-                    self._process = maker.fork(DAEMON, folders, env, self.cwd, streams)
+                    self._process = maker.fork(
+                        DAEMON, folders, env, self.cwd, streams, mounts_of=self._mounts_of
+                    )
                 return
+            assert self._mounts_of is None
             self._process = subprocess.Popen(
                 [*self._prefix, sys.executable, "-m", "lightagentd.daemon", *folders],
                 cwd=self.cwd,

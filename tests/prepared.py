@@ -132,9 +132,11 @@ class Prepared:
         user: str | None = None,
         *,
         on_terminal: bool = False,
+        mounts_of: int | None = None,
     ) -> Forked:
         """Start a program with these arguments, this environment, and these three standard streams; with
-        `on_terminal`, the first is its controlling terminal.
+        `on_terminal`, the first is its controlling terminal. With `mounts_of`, it enters the mount namespace
+        of that process.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -145,6 +147,7 @@ class Prepared:
                 "cwd": str(cwd),
                 "user": user,
                 "on_terminal": on_terminal,
+                "mounts_of": mounts_of,
             }
             socket.send_fds(self._socket, [json.dumps(request).encode()], [*streams, theirs.fileno()])
         return Forked(int(ours.recv(64)), ours, argv)
@@ -388,9 +391,23 @@ def _become(request: dict[str, Any], streams: Sequence[int]) -> None:
         ctypes.CDLL(None).begin_shim()
     if request["user"] is not None:
         _become_user(request["user"])
+    if request["mounts_of"] is not None:
+        _enter_mounts(request["mounts_of"])
     os.chdir(request["cwd"])
     sys.argv = [request["program"], *request["argv"]]
     sys.modules[request["program"]].main()
+
+
+def _enter_mounts(pid: int) -> None:
+    """Its workers are started as they are from then on: the prepared process would fork them outside."""
+    from lightagentd.host import process
+    from lightagentd.worker import sandbox
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    with Path(f"/proc/{pid}/ns/mnt").open() as namespace:
+        if libc.setns(namespace.fileno(), 0x20000) < 0:  # CLONE_NEWNS
+            raise OSError(ctypes.get_errno(), "setns")
+    sandbox.start = process.start  # type: ignore[attr-defined]
 
 
 def _become_user(name: str) -> None:

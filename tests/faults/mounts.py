@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,23 +15,20 @@ from tests.conftest import REPOSITORY
 
 
 class Disk:
-    """A mount namespace in which `folder` is a disk; `prefix` runs a command in there."""
+    """A mount namespace in which `folder` is a disk; `holder` is the pid of a process in there."""
 
     def __init__(self, folder: Path, holder: int) -> None:
         self.folder = folder
-        self._holder = holder
-
-    @property
-    def prefix(self) -> Sequence[str]:
-        return ("nsenter", "--mount", f"--target={self._holder}", f"--wd={REPOSITORY}")
+        self.holder = holder
 
     @property
     def inside(self) -> Path:
         """The disk, for this process."""
-        return Path(f"/proc/{self._holder}/root{self.folder}")
+        return Path(f"/proc/{self.holder}/root{self.folder}")
 
     def run(self, *command: str) -> None:
-        subprocess.run([*self.prefix, *command], check=True)
+        entered = ("nsenter", "--mount", f"--target={self.holder}", f"--wd={REPOSITORY}")
+        subprocess.run([*entered, *command], check=True)
 
     def fill(self) -> Path:
         """Take all room that there is; gives the file to remove."""

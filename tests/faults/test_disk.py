@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not can_build(), reason="there is no cc to build
 def test_on_a_full_disk_observing_goes_on_change_is_refused_and_room_brings_it_back(base: Path) -> None:
     with (
         mounted(base / "state", "-t", "tmpfs", "-o", "size=48m,mode=700", "tmpfs") as disk,
-        Stage(base, prefix=disk.prefix) as stage,
+        Stage(base, mounts_of=disk.holder) as stage,
     ):
         stage.daemon.start()
         session = answered(stage, "p1", "look")
@@ -48,7 +48,7 @@ def test_on_a_full_disk_observing_goes_on_change_is_refused_and_room_brings_it_b
 def test_a_disk_without_any_room_fails_steps_clearly_and_loses_nothing(base: Path) -> None:
     with (
         mounted(base / "state", "-t", "tmpfs", "-o", "size=24m,mode=700", "tmpfs") as disk,
-        Stage(base, prefix=disk.prefix) as stage,
+        Stage(base, mounts_of=disk.holder) as stage,
     ):
         stage.daemon.start()
         session = answered(stage, "p0", "look")
@@ -155,7 +155,7 @@ def test_a_filesystem_that_goes_read_only_stops_nothing_but_what_stores(base: Pa
     subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], check=True)
     with (
         mounted(base / "state", "-o", "loop", str(image)) as disk,
-        Stage(base, prefix=disk.prefix) as stage,
+        Stage(base, mounts_of=disk.holder) as stage,
     ):
         stage.daemon.start()
         session = answered(stage, "p1", "look")

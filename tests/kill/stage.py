@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from lightagentd.host.paths import Paths
@@ -48,15 +48,15 @@ class Victim(DaemonProcess):
 class Stage:
     """The daemon's folders and its process; `with Stage(base) as stage` ends what is left of both."""
 
-    def __init__(self, base: Path, *, max_bytes: int = 0, prefix: Sequence[str] = ()) -> None:
-        """`prefix` as in `DaemonProcess`, and `max_bytes` the limit of the history's retention."""
+    def __init__(self, base: Path, *, max_bytes: int = 0, mounts_of: int | None = None) -> None:
+        """`mounts_of` as in `DaemonProcess`, and `max_bytes` the limit of the history's retention."""
         self.base = base
         base.chmod(0o755)
         self.paths = Paths(config=base / "etc", state=base / "state", runtime=base / "run")
         self.out = base / "out"
         self.out.mkdir(exist_ok=True)
         self.shim = Shim(base, self.paths.state)
-        self.daemon = Victim(self.paths, self.shim.env, prefix)
+        self.daemon = Victim(self.paths, self.shim.env, mounts_of=mounts_of)
         self._max_bytes = max_bytes
         self._stack = contextlib.ExitStack()
 

@@ -46,7 +46,7 @@ main() {
 
   # Each of the processes would compile what it loads, and so would each worker, which may not write here.
   unset PYTHONDONTWRITEBYTECODE
-  .venv/bin/python -m compileall -q lightagentd tools || exit 1
+  .venv/bin/python -m compileall -q -j 0 lightagentd tools || exit 1
   # A folder of its own: a pytest that starts closes the folder that all of them share, and some tests open it.
   beside tests .venv/bin/python -m pytest -n "$processes" -p no:cacheprovider --basetemp="$temp/tests" \
     ${reports:+"--junitxml=$reports/all.xml"}

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from .machine import Machine
-from .product import UNIT
+from .product import UNIT, eventually, lactl_json
 
 SLOW_SKILL = {
     "SKILL.md": "---\nname: slow-report\ndescription: Waits until it may end.\n---\n# slow-report\n",
@@ -37,8 +37,7 @@ def edited(machine: Machine, unit: str, text: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def slow_report(machine: Machine) -> Iterator[None]:
-    """The prompt "make the slow report" takes until `let_it_end`."""
-    machine.run(["rm", "-f", "/srv/e2e-go"])
+    """The prompt "make the slow report" takes until `let_it_end`: see `slow_turn`."""
     for file, text in SLOW_SKILL.items():
         machine.write(f"{_SKILL_FOLDER}/{file}", text)
     machine.write(f"{_SKILL_FOLDER}/scripts/slow.py", SLOW_SCRIPT)
@@ -47,6 +46,16 @@ def slow_report(machine: Machine) -> Iterator[None]:
         yield
     finally:
         machine.run(["rm", "-rf", _SKILL_FOLDER, "/srv/e2e-go"])
+
+
+def slow_turn(machine: Machine) -> str:
+    """The session of a turn that has begun to make the slow report, for a client in the unit e2e-slow."""
+    machine.run(["rm", "-f", "/srv/e2e-go"])
+    in_background(machine, "e2e-slow", "lactl", "prompt", "ops", "--new", "make the slow report")
+    eventually(lambda: machine.run(["pgrep", "-f", "scripts/slow.py"], check=False).stdout, "its script runs")
+    assert lactl_json(machine, "status")["turns_running"] == 1
+    [session] = [one["id"] for one in lactl_json(machine, "sessions", "list") if one["state"] == "running"]
+    return str(session)
 
 
 def let_it_end(machine: Machine) -> None:

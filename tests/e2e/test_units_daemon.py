@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from .calls import main_pid, shell, worker_unit
-from .dropins import edited, in_background, let_it_end, slow_report
+from .dropins import edited, in_background, let_it_end, slow_report, slow_turn
 from .machine import Machine
 from .product import UNIT, eventually, is_up_again, lactl, lactl_json, show, start_service
 
@@ -92,70 +93,45 @@ def test_unit_promises_what_an_administrator_relies_on(service: Machine) -> None
 # What hangs, breaks and is slow
 
 
-@pytest.fixture
-def credentials(service: Machine) -> Iterator[None]:
-    """One that is the daemon's by its name, and one that is not: the unit has them from the next start on."""
-    service.write("/etc/credstore/lightagentd.e2e", "sk-e2e-key\n", 0o600)
-    service.write("/etc/credstore/other.e2e", "not for it\n", 0o600)
-    yield
-    service.run(["rm", "/etc/credstore/lightagentd.e2e", "/etc/credstore/other.e2e"])
-
-
-@pytest.mark.usefixtures("credentials")
-def test_loop_that_hangs_is_killed_and_its_sessions_and_credentials_are_there_again(service: Machine) -> None:
-    """What `api_key_file = "lightagentd.e2e"` reads is a credential; the embedded model needs none."""
-    lactl(service, "prompt", "ops", "--new", "check memory")
-    session = lactl_json(service, "sessions", "list")[0]["id"]
-    service.write("/usr/local/lib/e2e-hanging.py", HANGING)
-    drop_in = (
-        "[Service]\nWatchdogSec=3\nExecStart=\nExecStart=/usr/bin/python3 -I /usr/local/lib/e2e-hanging.py\n"
-    )
-    with edited(service, UNIT, drop_in):
-        service.run(["systemctl", "restart", UNIT])
-        pid = main_pid(service, UNIT)
-        service.run(["kill", "-USR2", str(pid)])
-        eventually(lambda: is_up_again(service, pid), f"{UNIT} is active again")
-    log = said(service)
-    assert "Watchdog timeout" in log
-    assert "Fatal Python error: Aborted" in log
-    assert "in hang_here" in log
-    assert session in {one["id"] for one in lactl_json(service, "sessions", "list")}
-    service.run(["systemctl", "restart", UNIT])
-    assert lactl(service, "audit", "verify").status == 0
-    folder = f"/run/credentials/{UNIT}"
-    assert service.run(["ls", folder]).stdout == "lightagentd.e2e\n"
-    assert service.run(["cat", f"{folder}/lightagentd.e2e"], user="lightagent").stdout == "sk-e2e-key\n"
-
-
-def test_turn_that_a_kill_interrupts_is_found_again(service: Machine) -> None:
+@pytest.fixture(scope="module")
+def slow(service: Machine) -> Iterator[None]:
+    """The prompt "make the slow report" takes until `let_it_end`."""
     with slow_report(service):
-        in_background(service, "e2e-slow", "lactl", "prompt", "ops", "--new", "make the slow report")
-        eventually(lambda: lactl_json(service, "status")["turns_running"] == 1, "the turn runs")
-        eventually(
-            lambda: service.run(["pgrep", "-f", "scripts/slow.py"], check=False).stdout, "its script runs"
-        )
-        [session] = [one for one in lactl_json(service, "sessions", "list") if one["state"] == "running"]
-        pid = main_pid(service, UNIT)
-        service.run(["kill", "-9", str(pid)])
-        eventually(lambda: is_up_again(service, pid), f"{UNIT} is active again")
-        service.run(["systemctl", "stop", "e2e-slow"], check=False)
-        service.run(["systemctl", "reset-failed", "e2e-slow"], check=False)
-    shown = lactl_json(service, "sessions", "show", session["id"])
-    assert shown["state"] == "idle"
-    assert "outcome_unknown" in str(shown["messages"])
-    assert "interrupted" in lactl(service, "--json", "history", "--session", session["id"]).stdout
-    assert lactl(service, "audit", "verify").status == 0
-    assert "memory" in lactl(service, "prompt", "ops", f"--session={session['id']}", "check memory").stdout
+        yield
 
 
+def test_reload_under_load_loses_no_turn_and_the_status_tells_what_is_wrong(service: Machine) -> None:
+    """And when it is right again."""
+    assert re.fullmatch(r"serving \d+ agents?", status_text(service))
+    pid = main_pid(service, UNIT)
+    script = (
+        "for i in 1 2 3 4; do lactl prompt ops --new 'check memory' > /dev/null & pids=\"$pids $!\"; done; "
+    )
+    script += "for p in $pids; do wait $p || exit 2; done"
+    with ThreadPoolExecutor(1) as pool:
+        load = pool.submit(service.run, ["sh", "-c", script], check=False, timeout_s=120)
+        eventually(lambda: lactl_json(service, "status")["turns_running"] or load.done(), "turns run")
+        service.write("/etc/lightagentd/agent/broken/AGENT.md", "---\nwrong_key: 1\n---\nx\n")
+        try:
+            service.run(["systemctl", "reload", UNIT])
+            eventually(lambda: "broken is disabled" in status_text(service), "the status names the agent")
+            status = service.run(["systemctl", "status", "--no-pager", "--lines=0", UNIT]).stdout
+            assert re.search(r"Status: \"serving .*wrong_key", status)
+        finally:
+            service.run(["rm", "-r", "/etc/lightagentd/agent/broken"])
+            for _ in range(2):
+                service.run(["systemctl", "reload", UNIT])
+    eventually(lambda: "disabled" not in status_text(service), "the status is fine again")
+    assert load.result().status == 0, load.result().explain()
+    assert main_pid(service, UNIT) == pid
+
+
+@pytest.mark.usefixtures("slow")
 def test_stop_waits_for_a_turn_longer_than_the_unit_says(service: Machine) -> None:
     """drain_timeout_s of the configuration is longer than TimeoutStopSec= here, and counts."""
-    with slow_report(service), edited(service, UNIT, "[Service]\nTimeoutStopSec=1\n"):
+    with edited(service, UNIT, "[Service]\nTimeoutStopSec=1\n"):
         assert show(service, "TimeoutStopUSec")["TimeoutStopUSec"] == "1s"  # of the daemon that runs, too
-        in_background(service, "e2e-slow", "lactl", "prompt", "ops", "--new", "make the slow report")
-        eventually(
-            lambda: service.run(["pgrep", "-f", "scripts/slow.py"], check=False).stdout, "its script runs"
-        )
+        slow_turn(service)
         service.run(["systemctl", "stop", "--no-block", UNIT])
         eventually(lambda: "waiting for running turns" in status_text(service), "the daemon drains")
         service.run(["sleep", "2"])  # twice the unit's own time: nothing else tells that it was not the end
@@ -166,45 +142,49 @@ def test_stop_waits_for_a_turn_longer_than_the_unit_says(service: Machine) -> No
     answer = "\n".join(str(entry["MESSAGE"]) for entry in service.journal("--unit", "e2e-slow"))
     assert "the slow report is done" in answer
     service.run(["systemctl", "stop", "e2e-slow"], check=False)
-    start_service(service)
 
 
-def test_reload_under_load_loses_no_turn(service: Machine) -> None:
-    pid = main_pid(service, UNIT)
-    script = (
-        "for i in 1 2 3 4; do lactl prompt ops --new 'check memory' > /dev/null & pids=\"$pids $!\"; done; "
+@pytest.fixture
+def credentials(service: Machine) -> Iterator[None]:
+    """One that is the daemon's by its name, and one that is not: the unit has them from the next start on."""
+    service.write("/etc/credstore/lightagentd.e2e", "sk-e2e-key\n", 0o600)
+    service.write("/etc/credstore/other.e2e", "not for it\n", 0o600)
+    yield
+    service.run(["rm", "/etc/credstore/lightagentd.e2e", "/etc/credstore/other.e2e"])
+
+
+@pytest.mark.usefixtures("credentials", "slow")
+def test_loop_that_hangs_is_killed_and_what_it_had_is_there_again(service: Machine) -> None:
+    """What `api_key_file = "lightagentd.e2e"` reads is a credential; the embedded model needs none."""
+    service.write("/usr/local/lib/e2e-hanging.py", HANGING)
+    drop_in = (
+        "[Service]\nWatchdogSec=3\nExecStart=\nExecStart=/usr/bin/python3 -I /usr/local/lib/e2e-hanging.py\n"
     )
-    script += f"for i in 1 2 3; do systemctl reload {UNIT} || exit 1; done; "
-    script += "for p in $pids; do wait $p || exit 2; done"
-    done = service.run(["sh", "-c", script], check=False, timeout_s=120)
-    assert done.status == 0, done.explain()
-    assert main_pid(service, UNIT) == pid
-
-
-def test_worker_that_is_older_than_the_daemon_is_ended_by_a_reload(service: Machine) -> None:
-    """systemd starts a running worker again with the daemon, and before it: it has the files of that time."""
-    worker = worker_unit(service)
-    service.run(["systemctl", "start", worker])
-    service.run(["systemctl", "restart", UNIT])
-    pid = main_pid(service, worker)
-    assert pid
-    service.run(["systemctl", "reload", UNIT])
-    assert main_pid(service, worker) != pid
-    assert shell(service, "echo as before") == "as before\n"
-
-
-def test_status_tells_what_is_wrong_and_when_it_is_right_again(service: Machine) -> None:
-    assert re.fullmatch(r"serving \d+ agents?", status_text(service))
-    service.write("/etc/lightagentd/agent/broken/AGENT.md", "---\nwrong_key: 1\n---\nx\n")
-    try:
-        service.run(["systemctl", "reload", UNIT])
-        eventually(lambda: "broken is disabled" in status_text(service), "the status names the agent")
-        status = service.run(["systemctl", "status", "--no-pager", "--lines=0", UNIT]).stdout
-        assert re.search(r"Status: \"serving .*wrong_key", status)
-    finally:
-        service.run(["rm", "-r", "/etc/lightagentd/agent/broken"])
-        service.run(["systemctl", "reload", UNIT])
-    eventually(lambda: "disabled" not in status_text(service), "the status is fine again")
+    with edited(service, UNIT, drop_in):
+        service.run(["systemctl", "restart", UNIT])  # or the first start after the test before
+        lactl(service, "prompt", "ops", "--new", "check memory")
+        session = lactl_json(service, "sessions", "list")[0]["id"]
+        interrupted = slow_turn(service)
+        pid = main_pid(service, UNIT)
+        service.run(["kill", "-USR2", str(pid)])
+        eventually(lambda: is_up_again(service, pid), f"{UNIT} is active again")
+    service.run(["systemctl", "stop", "e2e-slow"], check=False)
+    service.run(["systemctl", "reset-failed", "e2e-slow"], check=False)
+    log = said(service)
+    assert "Watchdog timeout" in log
+    assert "Fatal Python error: Aborted" in log
+    assert "in hang_here" in log
+    assert session in {one["id"] for one in lactl_json(service, "sessions", "list")}
+    folder = f"/run/credentials/{UNIT}"
+    assert service.run(["ls", folder]).stdout == "lightagentd.e2e\n"
+    assert service.run(["cat", f"{folder}/lightagentd.e2e"], user="lightagent").stdout == "sk-e2e-key\n"
+    # The turn that ran is told of, and its session goes on.
+    shown = lactl_json(service, "sessions", "show", interrupted)
+    assert shown["state"] == "idle"
+    assert "outcome_unknown" in str(shown["messages"])
+    assert "interrupted" in lactl(service, "--json", "history", "--session", interrupted).stdout
+    assert lactl(service, "audit", "verify").status == 0
+    assert "memory" in lactl(service, "prompt", "ops", f"--session={interrupted}", "check memory").stdout
 
 
 # What an administrator edits
@@ -235,7 +215,11 @@ CapabilityBoundingSet=~
 """
 
 
-def test_override_that_breaks_the_sandbox_is_told_and_observes_nothing(service: Machine) -> None:
+def test_override_that_breaks_the_sandbox_is_told_and_a_reload_ends_a_worker_older_than_the_daemon(
+    service: Machine,
+) -> None:
+    """The broken worker observes nothing."""
+    worker = worker_unit(service)
     with edited(service, "lightagent-observe@.service", BROKEN):
         service.run(["systemctl", "restart", UNIT])
         eventually(lambda: "shell commands" in status_text(service), "systemctl status tells")
@@ -247,8 +231,15 @@ def test_override_that_breaks_the_sandbox_is_told_and_observes_nothing(service: 
             service, "tools", "call", "ops", "bash.exec", "command=id", "effect=observe", check=False
         )
         assert done.status != 0, done.explain()
+    service.run(["systemctl", "start", worker])
     service.run(["systemctl", "restart", UNIT])
     assert lactl_json(service, "status")["problems"] == []
+    # systemd starts a running worker again with the daemon, and before it: it has the files of that time.
+    pid = main_pid(service, worker)
+    assert pid
+    service.run(["systemctl", "reload", UNIT])
+    assert main_pid(service, worker) != pid
+    assert shell(service, "echo as before") == "as before\n"
 
 
 @pytest.fixture
@@ -294,46 +285,60 @@ def test_start_with_a_full_disk_says_so_and_loses_nothing(service: Machine, smal
 
 # Who starts it
 
+BUS_CALL = ("busctl", "--no-pager", "call", "org.lightagent1", "/", "org.freedesktop.DBus.Peer", "Ping")
+# No client is refused while the daemon restarts.
+ASKING = """
+import os, time
+from lightagentd.client import Client
+open("/run/e2e-asking", "w").close()
+while os.path.exists("/run/e2e-asking"):
+    with Client() as client:
+        client.agents_list()
+    time.sleep(0.02)
+"""
+
 
 @pytest.fixture
-def stopped(service: Machine) -> Iterator[Machine]:
-    """The machine with the daemon stopped; afterwards nothing is enabled and nothing runs."""
+def stopped(service: Machine) -> Machine:
+    """The machine with the daemon stopped."""
     service.run(["systemctl", "stop", UNIT])
-    yield service
-    service.run(["systemctl", "disable", "--now", SOCKET, UNIT], check=False)
-    service.run(["systemctl", "reset-failed", UNIT], check=False)
+    return service
+
+
+@pytest.fixture
+def nothing_enabled(stopped: Machine) -> Iterator[None]:
+    """Afterwards nothing is."""
+    yield
+    stopped.run(["systemctl", "stop", SOCKET])
+    stopped.run(["systemctl", "disable", SOCKET, UNIT])
+    stopped.run(["systemctl", "reset-failed", UNIT], check=False)
 
 
 def test_stopped_is_stopped_while_nothing_is_enabled(stopped: Machine) -> None:
     refused = lactl(stopped, "status", check=False)
     assert refused.status == 69
-    activate = ["busctl", "--no-pager", "call", "org.lightagent1", "/", "org.freedesktop.DBus.Peer", "Ping"]
-    assert stopped.run(activate, check=False).status != 0
+    assert stopped.run(BUS_CALL, check=False).status != 0
     assert show(stopped, "ActiveState")["ActiveState"] == "inactive"
 
 
-def test_daemon_behind_a_socket_unit_starts_at_the_first_client_and_refuses_none(stopped: Machine) -> None:
-    """And when that unit is gone, the daemon makes a socket of its own again."""
+@pytest.mark.usefixtures("nothing_enabled")
+def test_the_first_client_of_a_socket_unit_starts_the_daemon_and_a_call_on_the_bus_one_that_is_enabled(
+    stopped: Machine,
+) -> None:
+    """When the socket's unit is gone, the daemon makes a socket of its own again."""
     stopped.run(["systemctl", "enable", "--now", SOCKET])
     path = "/run/lightagentd/control.sock"
     assert stopped.run(["stat", "-L", "-c", "%a %U %G", path]).stdout == "660 root lightagent\n"
     assert stopped.run(["stat", "-c", "%a %U %G", "/run/lightagentd-control"]).stdout == "755 root root\n"
-    assert lactl(stopped, "status").status == 0
+    assert "memory" in lactl(stopped, "prompt", "ops", "check memory").stdout
     assert show(stopped, "ActiveState")["ActiveState"] == "active"
 
     stopped.run(["systemctl", "stop", UNIT])
     assert show(stopped, "ActiveState")["ActiveState"] == "inactive"
-    assert "memory" in lactl(stopped, "prompt", "ops", "check memory").stdout
-    assert show(stopped, "ActiveState")["ActiveState"] == "active"
-
-    # No client is refused while the daemon restarts.
-    script = "touch /run/e2e-asking; while [ -e /run/e2e-asking ]; "
-    script += "do lactl agents list > /dev/null || exit 1; done"
-    in_background(stopped, "e2e-asking", "sh", "-c", script)
-    eventually(lambda: stopped.run(["test", "-e", "/run/e2e-asking"], check=False).status == 0, "it asks")
-    for _ in range(2):
-        stopped.run(["systemctl", "restart", UNIT])
-    stopped.run(["rm", "-f", "/run/e2e-asking"])
+    in_background(stopped, "e2e-asking", "python3", "-c", ASKING)
+    eventually(lambda: show(stopped, "ActiveState")["ActiveState"] == "active", "who asks has started it")
+    stopped.run(["systemctl", "restart", UNIT])
+    stopped.run(["rm", "/run/e2e-asking"])
     state = ["systemctl", "show", "--property=SubState,Result", "e2e-asking"]
     eventually(lambda: "SubState=running" not in stopped.run(state).stdout, "it has ended")
     assert "Result=success" in stopped.run(state).stdout, said(stopped, "e2e-asking")
@@ -343,13 +348,9 @@ def test_daemon_behind_a_socket_unit_starts_at_the_first_client_and_refuses_none
     assert show(stopped, "ActiveState")["ActiveState"] == "inactive"
     assert stopped.run(["test", "-L", path], check=False).status != 0
     assert lactl(stopped, "status", check=False).status == 69
-    start_service(stopped)
-    assert stopped.run(["stat", "-c", "%a %U %G", path]).stdout == "660 lightagent lightagent\n"
 
-
-def test_call_on_the_bus_starts_an_enabled_daemon(stopped: Machine) -> None:
     stopped.run(["systemctl", "enable", UNIT])
-    activate = ["busctl", "--no-pager", "call", "org.lightagent1", "/", "org.freedesktop.DBus.Peer", "Ping"]
-    done = stopped.run(activate, check=False, timeout_s=60)
+    done = stopped.run(BUS_CALL, check=False, timeout_s=60)
     assert done.status == 0, done.explain()
     assert show(stopped, "ActiveState")["ActiveState"] == "active"
+    assert stopped.run(["stat", "-c", "%a %U %G", path]).stdout == "660 lightagent lightagent\n"

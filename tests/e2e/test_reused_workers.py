@@ -93,8 +93,9 @@ def shell_of(machine: Machine, user: str, command: str, effect: str) -> str:
 
 
 def end_workers(machine: Machine) -> None:
-    """A reload ends idle workers; busy ones keep their numbers."""
-    lactl(machine, "reload")
+    """An agent that stops takes its workers along."""
+    for verb in ("stop", "start"):
+        lactl(machine, "agents", verb, "ops")
     eventually(lambda: lactl_json(machine, "status").get("workers", []) == [], "the workers end")
 
 

@@ -127,7 +127,6 @@ def test_a_flow_that_a_drop_in_names_runs_for_the_unit(service: Machine) -> None
     ):
         fail(service, "e2e-flow.service")
     service.run(["rm", file])
-    service.run(["systemctl", "reload", UNIT])
     [entry] = entries(service, "e2e-flow.service")
     assert entry["MESSAGE"] == "Diagnosis of e2e-flow.service by the flow e2e-why: look at e2e-flow.service"
     session = entry["LIGHTAGENT_SESSION"]

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.e2e
 
 FOLDER = "/etc/lightagentd/triggers"
 UNIT = "lightagent-triggers.service"
+ANSWER = "/home/carol/answer.md"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -24,20 +25,29 @@ def carol(service: Machine) -> Iterator[None]:
     service.run(["userdel", "--remove", "carol"])
 
 
-@pytest.fixture(autouse=True)
-def files(service: Machine) -> Iterator[None]:
+@pytest.fixture(scope="module", autouse=True)
+def files(service: Machine, carol: None) -> Iterator[None]:
+    """The triggers of the first tests, which are followed: the service starts by itself."""
+    write(service, "failed", 'on = "unit-failed"\nunit = "e2e-*"\nprompt = "why did {unit} fail"')
+    text = f'on = "inotify"\npath = "/srv"\nprompt = "check disk"\nanswer = "file"\nfile = "{ANSWER}"'
+    write(service, "files", text)
+    follow(service, "failed", "files")
     yield
     service.run(["sh", "-c", f"rm -rf {FOLDER}; systemctl stop {UNIT}"])
     start_service(service)
     lactl(service, "reload")
 
 
-def trigger(machine: Machine, name: str, text: str, owner: str = "carol") -> None:
-    """Write a trigger, and wait until it is followed: the service starts by itself."""
+def write(machine: Machine, name: str, text: str) -> None:
     machine.run(["mkdir", "-p", FOLDER])
-    machine.write(f"{FOLDER}/{name}.toml", f'{text}\nagent = "ops"\nowner = "{owner}"\n')
+    machine.write(f"{FOLDER}/{name}.toml", f'{text}\nagent = "ops"\nowner = "carol"\n')
+
+
+def follow(machine: Machine, *names: str) -> None:
+    """Have the daemon read the triggers, and wait until these are followed."""
     lactl(machine, "reload")
-    eventually(lambda: found(machine, name)["state"] == "active", f"{name} is followed")
+    for name in names:
+        eventually(lambda name=name: found(machine, name)["state"] == "active", f"{name} is followed")
 
 
 def found(machine: Machine, name: str) -> dict[str, Any]:
@@ -55,7 +65,6 @@ def answered(machine: Machine, name: str, count: int = 1) -> list[dict[str, Any]
 
 
 def test_a_unit_that_fails_is_looked_into_and_a_forged_entry_is_not(service: Machine) -> None:
-    trigger(service, "failed", 'on = "unit-failed"\nunit = "e2e-*"\nprompt = "why did {unit} fail"')
     unit = "/run/systemd/system/e2e-broken.service"
     service.write(
         unit, "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'echo the widget jammed >&2; exit 42'\n"
@@ -72,21 +81,19 @@ def test_a_unit_that_fails_is_looked_into_and_a_forged_entry_is_not(service: Mac
 
 
 def test_a_file_has_its_answer_written_as_the_owner(service: Machine) -> None:
-    answer = "/home/carol/answer.md"
-    text = f'on = "inotify"\npath = "/srv"\nprompt = "check disk"\nanswer = "file"\nfile = "{answer}"'
-    trigger(service, "files", text)
     service.write("/srv/new", "x")
     (entry,) = answered(service, "files")
-    assert entry["MESSAGE"] == f"The answer of ops is in {answer}."
-    stat = service.run(["stat", "--format=%U %a", answer]).stdout.strip()
+    assert entry["MESSAGE"] == f"The answer of ops is in {ANSWER}."
+    stat = service.run(["stat", "--format=%U %a", ANSWER]).stdout.strip()
     assert stat == "carol 600"
-    assert "file systems" in service.run(["cat", answer]).stdout
+    assert "file systems" in service.run(["cat", ANSWER]).stdout
     service.run(["rm", "/srv/new"])
 
 
 def test_a_timer_catches_up_after_a_stop_and_the_daemon_says_who_is_missing(service: Machine) -> None:
     text = 'on = "timer"\ncalendar = "*:*:0/2"\nprompt = "check memory"\ncatch_up = true\nrate_limit = 1000'
-    trigger(service, "often", text)
+    write(service, "often", text)
+    follow(service, "often")
     answered(service, "often")
     service.run(["systemctl", "stop", "lightagentd"])
     state = ["systemctl", "show", "--property=ActiveState", "--value", UNIT]

@@ -1,4 +1,4 @@
-"""Conversations of two ordinary users on a booted system: lactl, D-Bus, plans, memory, restarts."""
+"""Conversations of two ordinary users on a booted system: lactl, plans, memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from .machine import Machine
-from .product import UNIT, lactl, lactl_json, new_uid, start_service
+from .product import lactl, lactl_json, new_uid
 
 pytestmark = pytest.mark.e2e
 
@@ -62,27 +62,6 @@ def test_a_session_lives_from_its_first_prompt_to_its_end(service: Machine) -> N
         lactl(service, "sessions", "delete", "--yes", each, user="erin")
     assert [each["id"] for each in erins(service, "sessions", "list")] == [session]
     assert lactl_json(service, "audit", "verify")["ok"]
-
-
-def test_a_pause_over_the_bus_outlives_a_restart(service: Machine) -> None:
-    session = erins(service, "sessions", "new", "ops")["id"]
-    paused = [
-        "busctl",
-        "call",
-        "org.lightagent1",
-        "/org/lightagent1",
-        "org.lightagent1.Sessions",
-        "Pause",
-        "s",
-    ]
-    assert service.run([*paused, session], user="frank", check=False).status != 0
-    service.run([*paused, session], user="erin")
-    service.run(["systemctl", "restart", UNIT], timeout_s=60)
-    start_service(service)
-    assert erins(service, "sessions", "show", "ops")["paused"]
-    assert refused(service, "erin", "prompt", "ops", "check disk") == (73, "session_paused")
-    lactl(service, "sessions", "resume", "ops", user="erin")
-    assert "room" in lactl(service, "prompt", "ops", "check disk", user="erin").stdout
 
 
 def test_a_plan_is_set_looked_at_and_applied(service: Machine) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from .machine import Machine
-from .product import eventually, lactl, lactl_json, new_uid
+from .product import lactl, lactl_json, new_uid
 
 pytestmark = pytest.mark.e2e
 
@@ -82,14 +82,3 @@ def test_it_has_no_rights_and_writes_nowhere(gateway: Machine) -> None:
     status = gateway.run(["cat", f"/proc/{pid}/status"]).stdout
     assert "CapEff:\t0000000000000000" in status
     assert "NoNewPrivs:\t1" in status
-
-
-def test_it_ends_with_the_daemon_and_comes_back(gateway: Machine) -> None:
-    def is_active() -> bool:
-        return gateway.run(["systemctl", "is-active", UNIT], check=False).stdout.strip() == "active"
-
-    gateway.run(["systemctl", "stop", "lightagentd"])
-    eventually(lambda: not is_active(), "the gateway has ended")
-    gateway.run(["systemctl", "start", "lightagentd"])
-    eventually(is_active, "the gateway runs again")
-    assert ask(gateway, "/healthz") == [200, {"status": "ok"}]

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from .calls import call as call_tool
-from .calls import main_pid
 from .machine import Completed, Machine
-from .product import UNIT, eventually, lactl, lactl_json, lactl_json_lines, new_uid, show, start_service
+from .product import eventually, lactl, lactl_json, lactl_json_lines, new_uid
 
 pytestmark = pytest.mark.e2e
 
@@ -143,31 +142,3 @@ def test_an_approved_command_is_no_person(users: Machine, asked: str) -> None:
     ]
     assert [one["answered_by"] for one in granted] == [0]
     assert not granted[0].get("unit", "").startswith("lightagent")
-
-
-def test_a_stopped_daemon_is_started_by_no_user_and_no_message_of_its_own_gives_a_file_away(
-    users: Machine,
-) -> None:
-    """The service manager works as root in a folder that the daemon's user can write to."""
-    start_service(users)
-    before = users.run(["stat", "--format=%U:%G %a", "/etc/shadow"]).stdout
-    pid = main_pid(users, UNIT)
-    users.run(["systemctl", "stop", UNIT], timeout_s=60)
-    # It began a moment ago, and waits for no job of the service manager's that waits for its end.
-    assert "cannot be stopped" not in str(users.journal(f"_PID={pid}"))
-    try:
-        for user in (OWNER, STRANGER):
-            assert busctl(users, user, NAME, PATH, f"{NAME}.Manager", "GetStatus").status != 0
-            for verb in ("start", "restart"):
-                argv = ["systemctl", "--no-ask-password", verb, UNIT]
-                assert users.run(argv, user=user, check=False).status != 0
-        assert show(users, "ActiveState")["ActiveState"] == "inactive"
-        plant = "rm -f /run/lightagentd/control.sock && ln -s /etc/shadow /run/lightagentd/control.sock"
-        users.run(["sh", "-c", plant], user="lightagent")
-        users.run(["systemctl", "start", "lightagentd.socket"])
-        users.run(["systemctl", "stop", "lightagentd.socket", UNIT], timeout_s=60)
-        users.run(["sh", "-c", plant], user="lightagent")
-    finally:
-        start_service(users)
-    assert lactl_json(users, "status")["state"] == "running"
-    assert users.run(["stat", "--format=%U:%G %a", "/etc/shadow"]).stdout == before

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from .machine import Machine
-from .product import lactl, lactl_json_lines, start_service
+from .product import lactl, lactl_json_lines
 
 pytestmark = pytest.mark.e2e
 
@@ -58,19 +58,6 @@ def test_exposure_is_low(keys: Machine) -> None:
     assert found, said
     print(f"exposure of {SERVICE}: {found[1]}")
     assert float(found[1]) <= EXPOSURE, said
-
-
-def test_a_key_is_made_by_the_unit_and_outlives_it_and_the_daemon(keys: Machine) -> None:
-    made = call(keys, "generate_keypair", algorithm="ecdsa-p256", label="web")
-    assert active(keys, SERVICE)
-    first = main_pid(keys)
-    keys.run(["systemctl", "stop", SERVICE])
-    keys.run(["systemctl", "stop", "lightagentd.service"], timeout_s=90)
-    start_service(keys)
-    signed = call(keys, "sign", handle=made["handle"], text="x")
-    assert main_pid(keys) not in ("0", first)
-    given = {"handle": made["handle"], "text": "x", "signature": signed["hex"]}
-    assert call(keys, "verify_with_key", **given)["valid"]
 
 
 def test_the_store_is_closed_to_all_but_its_user(keys: Machine) -> None:

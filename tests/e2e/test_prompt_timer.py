@@ -10,7 +10,7 @@ import pytest
 
 from .dropins import edited
 from .machine import Completed, Machine
-from .product import UNIT, eventually, lactl, lactl_json, new_uid, start_service
+from .product import eventually, lactl, lactl_json, new_uid
 
 pytestmark = pytest.mark.e2e
 
@@ -170,15 +170,3 @@ def test_config_check_looks_at_prompts(service: Machine) -> None:
     refused = lactl(service, "config", "check", check=False)
     assert refused.status == 78
     assert "daily.toml:4: the key 'promt' is not known." in refused.stderr
-
-
-def test_stopped_daemon_is_not_started(service: Machine) -> None:
-    service.run(["systemctl", "stop", UNIT])
-    try:
-        assert start(service, "alone").status != 0
-        status, said = ended(service, "alone")
-        assert status == 69
-        assert "the daemon is not running" in said
-        assert service.run(["systemctl", "is-active", UNIT], check=False).stdout == "inactive\n"
-    finally:
-        start_service(service)

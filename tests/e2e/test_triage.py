@@ -10,7 +10,7 @@ import pytest
 
 from .dropins import edited
 from .machine import Machine
-from .product import UNIT, eventually, lactl, lactl_json, show, start_service
+from .product import UNIT, eventually, lactl, lactl_json, start_service
 
 pytestmark = pytest.mark.e2e
 
@@ -145,13 +145,3 @@ def test_own_units_are_left_alone_though_a_drop_in_is_for_all_services(service: 
     assert f"lightagent-triage@{triage}" not in units.stdout
     assert len(lactl_json(service, "sessions", "list")) == sessions
     service.run(["systemctl", "reset-failed", failing], check=False)
-
-
-def test_stopped_daemon_is_told_of_and_not_started(service: Machine) -> None:
-    service.run(["systemctl", "stop", UNIT])
-    with unit(service, "e2e-alone.service", SERVICE):
-        triage = fail(service, "e2e-alone.service")
-    assert "the daemon is not running" in message(service, triage)
-    assert "\n" not in message(service, triage)
-    assert state(service, triage) == "inactive"
-    assert show(service, "ActiveState")["ActiveState"] == "inactive"

@@ -1,6 +1,7 @@
-"""The daemon as systemd runs it: the unit and its users, reports, reload, crash and stop.
+"""The daemon as systemd runs it: the unit and its users, reports, reload and crash.
 
-`test_service_journal.py` has what journald gets, `test_varlinkctl.py` the control socket as others see it.
+`test_stopped.py` has its stop, `test_service_journal.py` what journald gets, `test_varlinkctl.py` the control
+socket as others see it.
 """
 
 from __future__ import annotations
@@ -11,10 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lightagentd.worker import first_units
-
 from .calls import bus_unit, worker_unit
-from .cgroup import pids_below
 from .machine import Completed, Machine
 from .product import (
     UNIT,
@@ -25,7 +23,6 @@ from .product import (
     lactl_json_lines,
     new_uid,
     show,
-    start_service,
 )
 
 pytestmark = pytest.mark.e2e
@@ -42,17 +39,12 @@ def observe(machine: Machine, command: str) -> Completed:
     return lactl(machine, "tools", "call", "ops", "bash.exec", "--args", call, check=False)
 
 
+def status(machine: Machine) -> str:
+    return show(machine, "StatusText")["StatusText"]
+
+
 def main_pid(machine: Machine) -> int:
     return int(show(machine, "MainPID")["MainPID"])
-
-
-def at_us(machine: Machine, unit: str, name: str) -> int:
-    return int(machine.run(["systemctl", "show", "--value", f"--property={name}", unit]).stdout)
-
-
-def last_us(machine: Machine, *match: str) -> int:
-    entry = machine.run(["journalctl", "--output=json", "-n1", *match]).stdout
-    return int(json.loads(entry)["__MONOTONIC_TIMESTAMP"])
 
 
 @pytest.fixture(scope="module")
@@ -88,25 +80,13 @@ def test_unit_is_active_and_told_systemd_that_it_is_ready(service: Machine) -> N
     assert show(service, "StatusText")["StatusText"].startswith("serving ")
 
 
-def test_a_reload_of_broken_rules_fails_and_a_panic_is_in_the_status(service: Machine) -> None:
-    def status() -> str:
-        return show(service, "StatusText")["StatusText"]
-
-    service.write("/etc/lightagentd/policy.d/broken.toml", "[[rule]\n")
-    try:
-        assert service.run(["systemctl", "reload", UNIT], check=False).status == 1
-        assert lactl(service, "reload", check=False).status == 78
-        eventually(lambda: "policy.d are still the old ones" in status(), "the status says so")
-        assert show(service, "ActiveState") == {"ActiveState": "active"}
-    finally:
-        service.run(["rm", "/etc/lightagentd/policy.d/broken.toml"])
-    service.run(["systemctl", "reload", UNIT])
+def test_a_panic_is_in_the_status(service: Machine) -> None:
     lactl(service, "panic")
     try:
-        eventually(lambda: status().startswith("stopped by an administrator"), "the status says so")
+        eventually(lambda: status(service).startswith("stopped by an administrator"), "the status says so")
     finally:
         lactl(service, "panic", "--off")
-    eventually(lambda: status().startswith("serving "), "it serves again")
+    eventually(lambda: status(service).startswith("serving "), "it serves again")
 
 
 def test_bus_filter_says_itself_that_it_listens(service: Machine) -> None:
@@ -232,13 +212,22 @@ def test_report_shows_an_error_that_was_logged(service: Machine) -> None:
     assert line in lactl(service, "prompt", "ops", "any errors since this morning").stdout
 
 
-# Reload, crash, stop
+# Reload and crash
 
 
-def test_reload_picks_up_a_new_agent(etc: Machine) -> None:
+def test_a_reload_of_broken_rules_fails_and_the_next_picks_up_a_new_agent(etc: Machine) -> None:
     pid = main_pid(etc)
+    etc.write("/etc/lightagentd/policy.d/broken.toml", "[[rule]\n")
+    try:
+        assert etc.run(["systemctl", "reload", UNIT], check=False).status == 1
+        assert lactl(etc, "reload", check=False).status == 78
+        eventually(lambda: "policy.d are still the old ones" in status(etc), "the status says so")
+        assert show(etc, "ActiveState") == {"ActiveState": "active"}
+    finally:
+        etc.run(["rm", "/etc/lightagentd/policy.d/broken.toml"])
     etc.write(f"{AGENTS}/scout/AGENT.md", "---\ndescription: Looks around.\n---\nLook around.\n")
     etc.run(["systemctl", "reload", UNIT])
+    eventually(lambda: status(etc).startswith("serving "), "it serves again")
     assert show(etc, "ActiveState", "SubState") == {"ActiveState": "active", "SubState": "running"}
     assert main_pid(etc) == pid
     agents = {agent["name"]: agent["state"] for agent in lactl_json(etc, "agents", "list")}
@@ -281,29 +270,3 @@ def test_killed_daemon_is_started_again_with_its_sessions(service: Machine) -> N
     assert lactl(service, "audit", "verify").status == 0
     assert lactl_json(service, "sessions", "show", session)["messages"] == before["messages"]
     assert "memory" in lactl(service, "prompt", "ops", f"--session={session}", "check memory").stdout
-
-
-def test_stop_leaves_no_process_and_the_next_start_begins_the_first_workers_early(service: Machine) -> None:
-    observe(service, "true")
-    assert lactl_json(service, "status")["workers"]
-    cgroup = show(service, "ControlGroup")["ControlGroup"].lstrip("/")
-    on_host = service.cgroup / "payload" / cgroup
-    assert len(pids_below(on_host)) == 1  # the workers are in units of their own
-    service.run(["systemctl", "stop", UNIT])
-    try:
-        wanted = {"ActiveState": "inactive", "Result": "success", "ExecMainStatus": "0"}
-        assert show(service, *wanted) == wanted
-        assert pids_below(on_host) == set()
-        assert service.run(["pgrep", "-u", USER], check=False).stdout == ""
-        refused = lactl(service, "status", check=False)
-        assert (refused.status, refused.stdout) == (69, "")
-        assert "systemctl start lightagentd" in refused.stderr
-    finally:
-        start_service(service)
-    told_us = last_us(service, "LIGHTAGENT_TYPE=starting")
-    started_us = at_us(service, UNIT, "ExecMainStartTimestampMonotonic")
-    begun_us = [
-        last_us(service, f"UNIT={unit}", "JOB_TYPE=start", "--grep=^Starting") for unit in first_units.FIRST
-    ]
-    # To import the daemon takes a multiple of what it takes to ask for these.
-    assert all(started_us < one < (started_us + told_us) / 2 for one in begun_us)

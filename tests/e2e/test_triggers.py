@@ -46,8 +46,11 @@ def write(machine: Machine, name: str, text: str) -> None:
 def follow(machine: Machine, *names: str) -> None:
     """Have the daemon read the triggers, and wait until these are followed."""
     lactl(machine, "reload")
-    for name in names:
-        eventually(lambda name=name: found(machine, name)["state"] == "active", f"{name} is followed")
+
+    def followed() -> bool:
+        return {found(machine, name)["state"] for name in names} == {"active"}
+
+    eventually(followed, f"{names} are followed")
 
 
 def found(machine: Machine, name: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import pytest
 
 from .calls import call, main_pid, shell, worker_unit
 from .machine import Completed, Machine
-from .product import UNIT, eventually, lactl, lactl_json, new_uid, start_service
+from .product import UNIT, eventually, lactl, lactl_json, new_uid
 
 pytestmark = pytest.mark.e2e
 
@@ -356,19 +356,26 @@ def test_agent_that_stops_takes_its_units_along(service: Machine) -> None:
 
 @pytest.fixture
 def few(service: Machine) -> Iterator[str]:
-    """Two workers for each person, a third agent, and a person."""
+    """Two workers for each person from the next start on, a third agent, and a person."""
     config, folder = "/etc/lightagentd/lightagentd.toml.d/few.toml", "/etc/lightagentd/agent/third"
     service.write(config, "[worker]\nmax_workers = 4\n")
     service.write(f"{folder}/AGENT.md", "---\ndescription: Looks on.\n---\nLook.\n")
     service.run(["useradd", new_uid(), "--groups=lightagent", "hugo"])
-    service.run(["systemctl", "restart", UNIT], timeout_s=60)
     yield "hugo"
     service.run(["rm", "-r", config, folder])
-    service.run(["systemctl", "restart", UNIT], timeout_s=60)
     service.run(["userdel", "hugo"])
 
 
-def test_at_the_limit_a_unit_goes_to_another_agent_of_the_same_person(service: Machine, few: str) -> None:
+def test_a_restart_uses_the_units_again_and_at_the_limit_one_goes_to_another_agent_of_its_person(
+    service: Machine, few: str
+) -> None:
+    shell(service, "true")
+    service.run(["systemctl", "restart", UNIT], timeout_s=60)
+    assert shell(service, "echo again") == "again\n"
+    assert lactl_json(service, "status")["sandbox"] == "systemd"
+    lactl(service, "agents", "stop", "ops")  # and with it root's workers
+    lactl(service, "agents", "start", "ops")
+
     def units() -> dict[str, str]:
         return {one["agent"]: one["unit"] for one in lactl_json(service, "status")["workers"]}
 
@@ -392,25 +399,15 @@ def test_at_the_limit_a_unit_goes_to_another_agent_of_the_same_person(service: M
     assert set(units()) == {"ops", "fixer"}
 
 
-def test_restart_of_the_daemon_uses_the_units_again(service: Machine) -> None:
-    shell(service, "true")
-    service.run(["systemctl", "restart", UNIT], timeout_s=60)
-    assert shell(service, "echo again") == "again\n"
-    assert lactl_json(service, "status")["sandbox"] == "systemd"
-
-
 def test_stop_of_the_daemon_leaves_no_worker(service: Machine) -> None:
     for effect in ("observe", "reach"):
         shell(service, "true", effect)
     service.run(["systemctl", "stop", UNIT], timeout_s=60)
-    try:
-        # systemctl waits for the daemon, and what belongs to it ends after it.
-        eventually(lambda: not _active(service), "nothing of it runs or listens")
-        assert service.run(["pgrep", "-u", "lightagent"], check=False).stdout == ""
-        assert service.run(["pgrep", "-G", "lightagent-worker"], check=False).stdout == ""
-        assert service.run(["ls", SOCKETS]).stdout == ""
-    finally:
-        start_service(service)
+    # systemctl waits for the daemon, and what belongs to it ends after it.
+    eventually(lambda: not _active(service), "nothing of it runs or listens")
+    assert service.run(["pgrep", "-u", "lightagent"], check=False).stdout == ""
+    assert service.run(["pgrep", "-G", "lightagent-worker"], check=False).stdout == ""
+    assert service.run(["ls", SOCKETS]).stdout == ""
 
 
 def _active(machine: Machine) -> str:

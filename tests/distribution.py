@@ -1,7 +1,7 @@
 """Which tests run beside each other, and in what order, where pytest-xdist has several processes run them.
 
 The tests of a file run in one process, one after the other, for they may share what the file sets up. So do
-those of tests/e2e, which share booted containers. What uses up the processes of a user runs while no other
+the files of tests/e2e that share a booted container. What uses up the processes of a user runs while no other
 test needs some: `pytest_runtest_protocol`.
 """
 
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
 TOGETHER = "tests/e2e"
-"""The folder whose tests do not run beside each other: they share booted containers."""
+"""The folder whose files share booted containers."""
 OWN_MACHINES = ("audit", "package_contents", "package_life", "staged")
 """Tests of the booted containers that have one of their own, and so run beside those that share one."""
+SECOND_FROM = "p"
+"""Of those that share one, the files from this letter on share another: all in one process would end last."""
 OF_WORKERS = {
     "in containers": re.compile("tests/e2e/"),
     "here": re.compile(
@@ -53,8 +55,10 @@ def unit(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
     if not file.startswith(f"{TOGETHER}/"):
         return file
-    own = file.removeprefix(f"{TOGETHER}/test_").removesuffix(".py") in OWN_MACHINES
-    return f"{TOGETHER}, own machines" if own else TOGETHER
+    name = file.removeprefix(f"{TOGETHER}/test_").removesuffix(".py")
+    if name in OWN_MACHINES:
+        return f"{TOGETHER}, own machines"
+    return f"{TOGETHER}, {'first' if name < SECOND_FROM else 'second'} machine"
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,6 +4,7 @@
     machine       one container for all tests of this folder
     product       the machine with the package of this checkout installed in it; nothing is started
     other_machine, installed   a second one, in which the package is installed, and what apt said
+    third_machine a third one, with the daemon running
     service       the machine with lightagentd.service active when a test module begins
 
 They need root, mmdebstrap and systemd-container. Without root such tests are skipped; without the programs
@@ -74,6 +75,16 @@ def other_machine(debian_root: Path) -> Iterator[Machine]:
 def installed(other_machine: Machine) -> Completed:
     """What apt said when it installed the package in the second machine."""
     return install_product(other_machine)
+
+
+@pytest.fixture(scope="package")
+def third_machine(debian_root: Path) -> Iterator[Machine]:
+    """A third machine with the daemon running: for faults that are staged, and after that for an audit."""
+    with Machine(debian_root) as booted:
+        install_product(booted)
+        booted.prepare({"lactl": LACTL})
+        start_service(booted)
+        yield booted
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """The audit of a real system: history and journal agree, forgers are named, tampering is found.
 
-The machine is this module's own: what other tests leave in the journal, such as entries of a history that was
-purged, is just what an audit tells.
+The machine is the third one: what other tests leave in the journal, such as entries of a history that was
+purged, is just what an audit tells. Those before it there have only asked.
 """
 
 from __future__ import annotations
@@ -10,20 +10,17 @@ import functools
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lightagentd.events.journal.entry import GAP
 from lightagentd.events.model import message_id
-from tests.prepared import LACTL
 
 from .machine import Completed, Machine
 from .product import (
     UNIT,
     eventually,
-    install_product,
     lactl,
     lactl_json,
     lactl_json_lines,
@@ -65,13 +62,9 @@ with environment.begin(write=True) as txn:
 
 
 @pytest.fixture(scope="module")
-def audited(debian_root: Path) -> Iterator[Machine]:
-    """A machine of this module's own with the daemon running."""
-    with Machine(debian_root) as booted:
-        install_product(booted)
-        booted.prepare({"lactl": LACTL})
-        start_service(booted)
-        yield booted
+def audited(third_machine: Machine) -> Machine:
+    """The machine with the daemon running."""
+    return third_machine
 
 
 def audit(machine: Machine, *options: str) -> dict[str, Any]:

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from .staged import Run, faults, stage_all, table
+from .machine import Machine
+from .staged import Run, faults, stage, table
 
 pytestmark = pytest.mark.e2e
 
@@ -32,9 +31,9 @@ SAMPLE = {
 
 
 @pytest.fixture(scope="module")
-def run(debian_root: Path) -> Run:
-    """They are staged once, in a machine of their own: others leave traces, and so do these."""
-    return stage_all(debian_root, [fault for fault in faults() if fault.name in SAMPLE])
+def run(third_machine: Machine) -> Run:
+    """They are staged once, in a machine with nothing before: others leave traces, and so do these."""
+    return stage(third_machine, [fault for fault in faults() if fault.name in SAMPLE])
 
 
 def test_every_fault_is_there_and_gone_again(run: Run) -> None:

@@ -48,7 +48,7 @@ class Content:
         self.own: dict[str, Own] = {}
         """What agents with a kit have of their own, by their names."""
         self.from_memory = False
-        """The toolbox is as an earlier daemon kept it."""
+        """The toolbox is as it was kept; no worker has looked at the tools since."""
         self._paths = paths
         self._description = KeptDescription(paths)
         self._described: list[dict[str, Any]] = []
@@ -59,10 +59,7 @@ class Content:
         self._catalogs: dict[str, tuple[SkillCatalog, Own, frozenset[str] | None, SkillCatalog]] = {}
 
     async def read(self, pool: Pool, builtins: Builtins, *, first: bool = False) -> None:
-        """Read everything again. Running agents keep the definition that they started with.
-
-        The first time, tools whose files are the same are as an earlier daemon kept them.
-        """
+        """Read everything again. Running agents keep the definition that they started with."""
         definitions, self.skills, _ = await asyncio.gather(
             asyncio.to_thread(load_definitions, content_folders("agent", self._paths)),
             asyncio.to_thread(load_skills, content_folders("skills", self._paths)),
@@ -129,17 +126,21 @@ class Content:
         needed = [name for name, one in own.items() if one.in_workers]
         return {name: str(self.definitions.agents[name].folder.resolve()) for name in needed}
 
-    async def read_tools(self, pool: Pool, builtins: Builtins, *, first: bool = False) -> None:
-        """Have the tools described, unless it is the first time and their description was kept."""
-        kept = await asyncio.to_thread(self._description.read) if first else None
+    async def read_tools(
+        self, pool: Pool, builtins: Builtins, *, first: bool = False, anew: bool = False
+    ) -> None:
+        """Have the tools described, unless their description was kept, for the same files, and `anew` is not
+        set. `first` is set at the daemon's start.
+        """
+        kept = None if anew else await asyncio.to_thread(self._description.read)
         self.from_memory = kept is not None
         try:
             if kept is None:
                 files = await asyncio.to_thread(self._description.files)
                 kept = await pool.describe()
                 await asyncio.to_thread(self._description.keep, kept, files)
-            else:
-                await pool.end_agent("")
+            elif first:
+                await pool.end_agent("")  # the worker that would describe them has begun (`first_units`)
             described, self._unused_files = builtins.beside(kept)
             # The built-in tools come last: of two functions with one name the later one counts.
             described = [*described, *builtins.described()]

@@ -47,6 +47,8 @@ from lightagentd.policy.rulefiles import POLICY_FOLDER
 
 _log = logging.getLogger(__name__)
 
+LOOK_S = 60.0
+"""How long after tools were taken as they were kept a worker describes them: a start has enough to do."""
 _SESSION_ID = re.compile(r"ses_[0-9a-f]{16}")
 
 _WAITS = "Agents start as soon as the disk takes writes: 'lactl history prune' removes old events."
@@ -67,6 +69,8 @@ class Registry:
         """Why no agent is started yet, as a sentence: nothing can be stored."""
         self.changing = asyncio.Lock()
         """Held while the set of agents changes."""
+        self._looking: asyncio.Task[None] | None = None
+        """Waits until it has the tools described, where their description was kept."""
         self._unmade: dict[str, str] = {}
         """Agents whose models cannot be made as they are configured now, as sentences."""
 
@@ -102,6 +106,7 @@ class Registry:
 
     async def close(self) -> None:
         """Stop every agent; if one cannot store its stop, the others stop all the same."""
+        self._end_looking()
         self.shared.asked.suspend()
         await self.shared.watches.close()
         agents = list(self.agents.values())
@@ -133,16 +138,28 @@ class Registry:
     async def read_content(self, *, first: bool = False) -> None:
         """Read definitions, skills and tools again; running agents keep the definition they started with."""
         shared = self.shared
+        self._end_looking()
         await asyncio.gather(
             self._content.read(shared.pool, shared.builtins, first=first), shared.prompts.look()
         )
+        if self._content.from_memory:
+            self._looking = asyncio.create_task(self._look_later(), name="look at tools")
         await self.shared.hooks.read(self._content.kit_folders())
         await asyncio.to_thread(self.shared.metadata.load, sorted(self.models_in_use()))
 
     async def look_at_remembered_tools(self) -> None:
-        """Have tools described that an earlier daemon described: what their files import may have changed."""
+        """Have tools described whose description was kept: what their files import may have changed."""
         if self._content.from_memory and not self.shared.panic.on:
-            await self._content.read_tools(self.shared.pool, self.shared.builtins)
+            await self._content.read_tools(self.shared.pool, self.shared.builtins, anew=True)
+
+    def _end_looking(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+
+    async def _look_later(self) -> None:
+        await asyncio.sleep(LOOK_S)
+        await self.look_at_remembered_tools()
 
     def problems(self) -> list[str]:
         """The problems of the files and of the agents, as sentences."""

@@ -1,6 +1,5 @@
 """Keeps the history within its limits: retention by age, size and session, and compaction of the file; and
-stores the state of the machine once a day. Its first work is to have tools described that the daemon only
-remembers.
+stores the state of the machine once a day.
 
 The daemon owns one `Upkeep`. It runs some time after the start, then every hour, and whenever an
 administrator asks. It works in short transactions with pauses between them, so that nobody waits long for the
@@ -95,7 +94,6 @@ class Upkeep:
 
     async def _look_now_and_then(self) -> None:
         await asyncio.sleep(FIRST_S)
-        await self._registry.look_at_remembered_tools()
         while True:
             try:
                 async with self._working:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -72,9 +73,15 @@ async def test_a_start_takes_what_was_kept_and_looks_later(paths: Paths) -> None
 
 
 @pytest.mark.usefixtures("marked")
-async def test_a_reload_has_the_tools_described(paths: Paths) -> None:
+async def test_a_reload_does_so_too_and_looks_later(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Daemon(paths) as daemon:
         await daemon.reload()
+        assert description(daemon) == KEPT
+        monkeypatch.setattr("lightagentd.agents.registry.LOOK_S", 0.01)
+        await daemon.reload()
+        async with asyncio.timeout(30):
+            while description(daemon) == KEPT:
+                await asyncio.sleep(0.01)
         assert description(daemon) == "A probe."
 
 
@@ -90,6 +97,10 @@ async def test_nothing_is_kept_for_other_files(paths: Paths, marked: Path) -> No
     tool(paths, TOOL.replace("A probe.", "Another."))
     async with Daemon(paths) as daemon:
         assert description(daemon) == "Another."
+        mark(paths)
+        tool(paths, TOOL.replace("A probe.", "Yet another."))
+        await daemon.reload()
+        assert description(daemon) == "Yet another."
 
 
 @pytest.mark.usefixtures("marked")

@@ -1,8 +1,8 @@
-"""Keeps a worker's description of the tools, so that a start of the daemon need not have all tools loaded.
+"""Keeps a worker's description of the tools, so that a start or reload need not have all tools loaded.
 
-The description counts as long as the files in the folders of tools and those of the package are the same.
-A reload never uses it, and some time after a start with it the tools are described anew: what a tool's file
-imports from elsewhere may have changed. One with a tool that does not load is not kept.
+The description counts, at a start and at a reload, as long as the files in the folders of tools and those of
+the package are the same. A minute later the tools are described anew: what a tool's file imports from
+elsewhere may have changed. A description with a tool that does not load is not kept.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class KeptDescription:
         seen = hashlib.sha256(f"{__version__} {sys.version}".encode())
         try:
             for folder in tool_folders(self._paths):
-                found = sorted(path for path in folder.iterdir() if path.name != "__pycache__")
-                for path in (folder, *found):
-                    seen.update(_look(path))
+                for path in (folder, *sorted(folder.rglob("*"))):
+                    if "__pycache__" not in path.parts:
+                        seen.update(_look(path))
             for path in _modules():
                 seen.update(_look(path))
         except OSError:

@@ -143,12 +143,13 @@ class Registry:
             self._content.read(shared.pool, shared.builtins, first=first), shared.prompts.look()
         )
         if self._content.from_memory:
-            self._looking = asyncio.create_task(self._look_later(), name="look at tools")
+            self._looking = asyncio.create_task(self.look_at_remembered_tools(LOOK_S), name="look at tools")
         await self.shared.hooks.read(self._content.kit_folders())
         await asyncio.to_thread(self.shared.metadata.load, sorted(self.models_in_use()))
 
-    async def look_at_remembered_tools(self) -> None:
+    async def look_at_remembered_tools(self, after_s: float = 0.0) -> None:
         """Have tools described whose description was kept: what their files import may have changed."""
+        await asyncio.sleep(after_s)
         if self._content.from_memory and not self.shared.panic.on:
             await self._content.read_tools(self.shared.pool, self.shared.builtins, anew=True)
 
@@ -156,10 +157,6 @@ class Registry:
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None
-
-    async def _look_later(self) -> None:
-        await asyncio.sleep(LOOK_S)
-        await self.look_at_remembered_tools()
 
     def problems(self) -> list[str]:
         """The problems of the files and of the agents, as sentences."""

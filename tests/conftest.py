@@ -116,17 +116,17 @@ def tools_described_once(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
     monkeypatch.setattr(sandbox, "choose", chosen_once)
 
 
-@pytest.fixture(autouse=True)
-def forked_workers(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Workers are forked (tests/prepared_workers.py), but not for a test that `real_workers` marks."""
-    folder = str(request.path.relative_to(REPOSITORY))
-    if request.node.get_closest_marker("real_workers") or folder.startswith(KEEP_REAL):
-        real = keeps_real(os.getpid())
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Have workers forked (tests/prepared_workers.py), but not for a test that `real_workers` marks, nor for
+    the fixtures of its module.
+    """
+    real = keeps_real(os.getpid())
+    folder = str(item.path.relative_to(REPOSITORY))
+    if item.get_closest_marker("real_workers") or folder.startswith(KEEP_REAL):
         real.touch()
-        yield
-        real.unlink()
     else:
-        yield
+        real.unlink(missing_ok=True)
 
 
 def _bounded(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Coroutine[Any, Any, None]]:

@@ -29,13 +29,8 @@ OWN_MACHINES = ("answers", "audit", "package_contents", "package_life")
 """Tests of the booted containers that have one of their own, and so run beside those that share one."""
 SECOND_FROM = "p"
 """Of those that share one, the files from this letter on share another: all in one process would end last."""
-OF_WORKERS = {
-    "in containers": re.compile("tests/e2e/"),
-    "here": re.compile(
-        r"tests/(?:agents|attacks|cli|control|daemon|desktop|faults|kill|secrets|skills|soak|tools|unattended|worker)/"
-    ),
-}
-"""The tests that need processes of the workers' users, by where these are."""
+OF_WORKERS = {"in containers": re.compile("tests/e2e/"), "here": re.compile("tests/(?!e2e/)")}
+"""The tests that may need processes of the workers' users, by where these are."""
 LONG = (
     "tests/e2e",
     "tests/attacks",

@@ -139,6 +139,7 @@ async def test_a_draft_is_kept_tried_and_removed_and_nothing_loads_it(
     assert len(drafts.all()) == MOST_OF_ONE - 1
 
 
+@pytest.mark.uses_up_processes
 async def test_what_a_draft_tries_at_its_trial_fails(
     drafts: Drafts, paths: Paths, pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -235,7 +235,7 @@ async def live(steps: Sequence[tuple[str, int, str]]) -> None:
         shutil.rmtree(base)
 
 
-async def _no_tools(*_: object) -> None:
+async def _no_tools(*_: object, **__: object) -> None:
     """Sessions need none, and to describe them takes longer than all the rest of a start."""
 
 
@@ -250,5 +250,5 @@ async def _no_tools(*_: object) -> None:
 def test_what_was_acknowledged_survives_whatever_happens(steps: list[tuple[str, int, str]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layout, "RESERVE_BYTES", 0)
-        patch.setattr(Content, "_read_tools", _no_tools)
+        patch.setattr(Content, "read_tools", _no_tools)
         asyncio.run(live(steps))

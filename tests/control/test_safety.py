@@ -392,6 +392,7 @@ async def test_the_kill_comes_before_a_history_that_cannot_store(
         await until(lambda: rig.daemon.history.queries.state("turns") == {})
 
 
+@pytest.mark.uses_up_processes
 async def test_a_fork_bomb_ends_and_the_daemon_answers(paths: Paths, seconds: str, sandboxed: None) -> None:
     bomb = (
         f"f() {{ sleep {seconds} & f & f & }}; trap '' TERM; f 2>/dev/null; while :; do sleep {seconds}; done"

@@ -75,6 +75,7 @@ echo; umask; id -un; id -Gn; echo 'seen all'
 def people(service: Machine) -> Iterator[None]:
     for user in (FIRST, SECOND):
         service.run(["useradd", new_uid(), "--create-home", "--groups=lightagent", user])
+    lactl(service, "reload")  # which ends the idle workers of others
     yield
     for user in (FIRST, SECOND):
         service.run(["userdel", "--remove", user])

@@ -54,7 +54,7 @@ class Start:
         self._sample = self._paths.state.parent / "sample"
         samples.fill(self._sample)
         self._patch = pytest.MonkeyPatch()
-        self._patch.setattr(Content, "_read_tools", _no_tools)
+        self._patch.setattr(Content, "read_tools", _no_tools)
         logging.disable(logging.CRITICAL)
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class Start:
             (folder / name).chmod(0o600)
 
 
-async def _no_tools(*_: object) -> None:
+async def _no_tools(*_: object, **__: object) -> None:
     """Tools are described by a worker, which takes longer than all the rest of a start."""
 
 

@@ -201,7 +201,9 @@ def become(request: dict[str, Any], descriptors: Sequence[int]) -> None:
     os.chdir("/")
     if steps["bwrap"]:
         _call("unshare", _c.unshare(_NEWNS | (_NEWIPC if steps["ipc"] else 0)))
+        umask = os.umask(0o022)  # the prepared process may have begun in a test with another one
         _mount_all(steps["mounts"])
+        os.umask(umask)
         os.chdir("/")
         for capability in range(int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1):
             if capability not in steps["capabilities"]:

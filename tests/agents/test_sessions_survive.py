@@ -160,6 +160,7 @@ class World:
         assert not found.queue or found.record.paused
         while found.queue:
             await asyncio.sleep(0)
+        await found.until_at_rest()  # what was in the queue of a paused session is ending now
         self.known[session].prompts = [one.content for one in found.messages if one.role == "user"]
 
     async def _rest(self, session: str, _: str) -> None:

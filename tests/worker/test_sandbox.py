@@ -301,14 +301,13 @@ async def test_what_hangs_on_term_and_its_children_are_gone_after_the_timeout(po
 @in_module_loop
 async def test_endless_output_is_capped_while_it_is_read(pool: Pool) -> None:
     worker = psutil.Process(pool.workers()[0].pid)
-    before = {process.pid: process.memory_info().rss for process in worker.children(recursive=True)}
     found = await events(pool, "bash", "exec", command="head -c 30M /dev/zero | tr '\\0' x; echo; echo end")
     result = found[-1]
     assert len(result["output"]) < 200_000
     assert "\nend\n" in result["output"]
     assert result["metadata"]["stdout_bytes"] == (30 << 20) + 5
     for process in worker.children(recursive=True):
-        assert process.memory_info().rss < before[process.pid] + (50 << 20)
+        assert process.memory_info().rss < 90 << 20
     with pytest.raises(TimedOut):
         await events(pool, "bash", "exec", command="yes", timeout_s=1.0)
     assert await shell(pool, "echo alive") == "alive\n"

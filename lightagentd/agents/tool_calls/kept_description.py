@@ -40,7 +40,7 @@ class KeptDescription:
             if kept["files"] == self.files():
                 tools: list[dict[str, Any]] = kept["tools"]
                 return tools
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             pass  # there is none, or it is not whole
         return None
 

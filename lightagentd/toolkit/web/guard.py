@@ -231,12 +231,10 @@ def rules_in_force() -> list[Rule]:
 @functools.cache
 def _configured(folder: str) -> str:
     """`web_allow` of the configuration in a folder, read once."""
-    from lightagentd.config import (
-        configuration,
-    )  # only here: a fifth of the time that a worker takes to start
+    from lightagentd.config.configuration import load  # only here: few workers ask the web
 
     try:
-        return ",".join(configuration.load(Path(folder))[0].worker.web_allow) if folder else ""
+        return ",".join(load(Path(folder))[0].worker.web_allow) if folder else ""
     except (ConfigError, OSError) as err:
         _log.warning("no private address can be reached, since the configuration cannot be read: %s", err)
         return ""

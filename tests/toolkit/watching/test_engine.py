@@ -540,13 +540,16 @@ class TestOverflow:
             (tmp_path / f"lost{number}").touch()
         return run
 
-    def test_every_file_is_told_once(self, overflowed: Run) -> None:
-        found = overflowed.drain()
+    def test_every_file_is_told_once(self, begin: Begin, tmp_path: Path) -> None:
+        run = begin(kinds=("create", "delete", "modify"))
+        for number in range(queue_limit() + 500):
+            os.close(os.open(tmp_path / f"n{number}", os.O_CREAT | os.O_WRONLY))
+        found = run.drain()
         markers = [one.kind for one in found if one.kind in ("overflow", "rescanned")]
         assert markers == ["overflow", "rescanned"]
         made = [one.path for one in found if one.kind == "create"]
-        assert len(made) == len(set(made)) == 100
-        assert sum(one.found_by == "rescan" for one in found) >= 50
+        assert len(made) == len(set(made)) == queue_limit() + 500
+        assert sum(one.found_by == "rescan" for one in found) >= 500
 
     def test_the_rescan_finds_what_was_lost(self, overflowed: Run, tmp_path: Path) -> None:
         (tmp_path / "old" / "deleted").unlink()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, cast
 
+from lightagentd.config.terms import Terms
 from lightagentd.errors import LightagentError
 from lightagentd.tool import Effect
 
@@ -14,6 +15,8 @@ PERSON = "person"
 
 CHECK = "check"
 """The trigger of the check of a plan's task, a command of the daemon's own: nobody is asked about it."""
+CONFIRM = "confirm"
+"""The trigger of the check that confirms a change which else takes itself back: nobody is asked about it."""
 CONTEXT = "context"
 """The trigger of the skill whose report is part of an agent's system prompt."""
 
@@ -36,6 +39,7 @@ BUILT_IN_RULES = frozenset(
         "tainted-change",
         "tainted-reach",
         "trigger-effects",
+        "session-leave",
     }
 )
 """The names of rules that no file may give to its own."""
@@ -106,3 +110,5 @@ class Ruling:
     rule: str
     reason: str = ""
     error: LightagentError | None = None
+    terms: Terms | None = None
+    """Those of the rules about the call: unless it is confirmed in time, its change is taken back."""

@@ -18,6 +18,7 @@ The checks run in this order, and the first refusal decides:
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -28,7 +29,7 @@ from lightagentd.errors import (
     PlanModeBlocked,
     PolicyDenied,
 )
-from lightagentd.policy.call import CHECK, CONTEXT, PERSON, Decision, PolicyCall, Ruling
+from lightagentd.policy.call import CHECK, CONFIRM, CONTEXT, PERSON, Decision, PolicyCall, Ruling
 from lightagentd.policy.rulefiles import RuleSet
 from lightagentd.policy.rules import LoadedRule
 from lightagentd.tool import Effect
@@ -94,6 +95,12 @@ class Policy:
         self.problem = ""
         self.lint: tuple[str, ...] = ()
 
+    def with_rules(self, rules: RuleSet) -> Policy:
+        """The same policy with other rules, to try them."""
+        other = copy.copy(self)
+        other.rules = rules
+        return other
+
     def decide(self, call: PolicyCall) -> Ruling:
         """The ruling on one call. Never raises."""
         return self.explain(call).ruling
@@ -131,6 +138,9 @@ class Policy:
         if ruling.decision is Decision.ASK and call.trigger != PERSON and not call.waits:
             notes.append(_nobody(call))
             ruling = _unattended(ruling, seen)
+        terms = [one.terms for one in matched if one.terms is not None]
+        if terms and effect is Effect.CHANGE and ruling.decision is not Decision.DENY:
+            ruling = replace(ruling, terms=min(terms, key=lambda one: one.within_s))
         return Explanation(ruling=ruling, effect=effect, decided=decided, matched=matched, notes=tuple(notes))
 
     def _not_had(self, call: PolicyCall, effect: Effect, unenforced: str) -> Ruling | None:
@@ -259,6 +269,8 @@ def _unattended(ruling: Ruling, call: PolicyCall) -> Ruling:
 def _nobody(call: PolicyCall) -> str:
     if call.trigger == CHECK:
         return "Nobody is asked about the check of a task."
+    if call.trigger == CONFIRM:
+        return "Nobody is asked about the check of a change."
     if call.trigger == CONTEXT:
         return "Nobody is asked about a context skill."
     return f"Nobody is there to ask, since {call.trigger or 'no person'} began the turn."

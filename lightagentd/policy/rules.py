@@ -12,6 +12,10 @@
     trigger = "person"
     caller = ["alice", 1000, "group:adm"]   # whose session it is: users, uids, groups
     args = { unit = "nginx*.service" }      # see `arguments`
+    exactly = { unit = "nginx.service" }    # for allow: all arguments, and no patterns
+    confirm_within = "5m"                   # for allow and ask: how long its change stands unconfirmed
+    check = "curl -sf http://localhost/"    # confirms it when it ends with 0
+    inverse = "systemctl start nginx"       # takes it back, where what was changed does not say how
     match = [{ args = { unit = "nginx.service" } }]
     not_match = [{ args = { unit = "sshd.service" } }]
 
@@ -26,6 +30,7 @@ from __future__ import annotations
 
 import fnmatch
 import grp
+import json
 import math
 import os
 import pwd
@@ -49,6 +54,7 @@ from pydantic import (
     model_validator,
 )
 
+from lightagentd.config.terms import Terms, terms_of
 from lightagentd.policy.arguments import ArgumentCondition, implied_conditions, parse_condition
 from lightagentd.policy.call import BUILT_IN_RULES, PERSON, Decision, PolicyCall
 from lightagentd.policy.patterns import GLOB_CHARACTERS
@@ -124,6 +130,10 @@ class Rule(Table):
     trigger: Several[_NameGlob] | None = None
     caller: Several[Uid] | None = None
     args: dict[str, Any] = Field(default_factory=dict)
+    exactly: dict[str, Any] | None = None
+    confirm_within: StrictStr = ""
+    check: StrictStr = ""
+    inverse: StrictStr = ""
     match: list[Example] = Field(default_factory=list)
     not_match: list[Example] = Field(default_factory=list)
 
@@ -148,16 +158,28 @@ class Rule(Table):
         return value
 
     @model_validator(mode="after")
+    def _keys_fit(self) -> Rule:
+        if self.terms() is not None and self.decision is Decision.DENY:
+            raise ValueError("confirm_within belongs to rules that allow or ask")
+        if self.exactly is not None and (self.args or self.decision is not Decision.ALLOW):
+            raise ValueError("exactly belongs to rules that allow, in the place of args")
+        return self
+
+    @model_validator(mode="after")
     def _has_conditions(self) -> Rule:
         if self.decision is Decision.ALLOW and not self.conditions():
             raise ValueError("a rule that allows needs a condition, or it would allow everything")
         return self
 
+    def terms(self) -> Terms | None:
+        """As which a change has to be confirmed."""
+        return terms_of(self.confirm_within, self.check, self.inverse)
+
     def conditions(self) -> dict[str, Any]:
         """The rule's conditions, as JSON values."""
-        names = {"agent", "tool", "action", "effect", "trigger", "caller", "args"}
+        names = {"agent", "tool", "action", "effect", "trigger", "caller", "args", "exactly"}
         found = self.model_dump(mode="json", include=names, exclude_none=True)
-        return {name: value for name, value in found.items() if value}
+        return {name: value for name, value in found.items() if value or name == "exactly"}
 
     def arguments(self) -> tuple[ArgumentCondition, ...]:
         """The conditions on arguments."""
@@ -196,6 +218,7 @@ class LoadedRule:
     file: str
     line: int
     arguments: tuple[ArgumentCondition, ...]
+    terms: Terms | None = None
 
     @property
     def name(self) -> str:
@@ -226,6 +249,7 @@ class LoadedRule:
                 rule.caller is None
                 or is_caller(rule.caller, call.caller, doubt=rule.decision is not Decision.ALLOW)
             )
+            and (rule.exactly is None or _same(rule.exactly, call.args))
             and all(self._holds(condition, call.args, until_s) for condition in self.arguments)
         )
 
@@ -271,7 +295,7 @@ class LoadedRule:
             condition.name: condition.patterns[0].value
             for condition in self.arguments
             if condition.patterns[0].literal and "." not in condition.name
-        }
+        } | (rule.exactly or {})
         uids = [caller for caller in rule.caller or () if isinstance(caller, int)]
         caller = example.caller if isinstance(example.caller, int) else (uids[0] if uids else None)
         if rule.caller and caller is None:
@@ -293,6 +317,20 @@ class LoadedRule:
             change_enabled=True,
             plan="",
         )
+
+
+def without_nulls(args: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that are given: a file of rules has no null."""
+    return {name: value for name, value in args.items() if value is not None}
+
+
+def _same(exactly: dict[str, Any], args: dict[str, Any]) -> bool:
+    """Whether arguments are these and no others, compared as JSON: 1 is neither true nor 1.0."""
+    try:
+        wanted, given = (json.dumps(without_nulls(one), sort_keys=True) for one in (exactly, args))
+    except (ValueError, TypeError, RecursionError):
+        return False
+    return wanted == given
 
 
 def is_caller(wanted: Sequence[int | str], uid: int | None, *, doubt: bool) -> bool:
@@ -328,6 +366,6 @@ def _literal(name: str, globs: Sequence[str] | None, default: str) -> str:
 
 def load_rule(rule: Rule, file: str, line: int, until_s: float) -> LoadedRule:
     """The rule ready for use, with its examples checked (`check_examples`). Raises ValueError."""
-    loaded = LoadedRule(rule=rule, file=file, line=line, arguments=rule.arguments())
+    loaded = LoadedRule(rule=rule, file=file, line=line, arguments=rule.arguments(), terms=rule.terms())
     loaded.check_examples(until_s)
     return loaded

@@ -31,6 +31,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, StrictSt
 from lightagentd.config.flows.conditions import Condition, Finite, check_pattern, pattern_fits
 from lightagentd.config.flows.references import NOT_STEPS
 from lightagentd.config.section import Section
+from lightagentd.config.terms import COMMAND_CHARS, Terms, terms_of
 from lightagentd.errors import InvalidArgument, LimitExceeded
 from lightagentd.text.strict_json import is_deeper
 
@@ -88,6 +89,9 @@ _ONLY_FOR: Mapping[str, tuple[Kind, ...]] = {
     "schema": ("prompt", "call"),
     "check": ("prompt", "call"),
     "undo": ("prompt", "call"),
+    "confirm_within": ("call",),
+    "confirm_check": ("call",),
+    "inverse": ("call",),
     "requires_approval": ("prompt", "call", "flow"),
     "for_each": ("prompt", "call", "flow"),
     "max_retry": ("prompt", "call", "flow"),
@@ -228,6 +232,12 @@ class Step(Section):
     on_failure: Name = "stop"
     """`stop`, `continue`, or the name of a step that runs only then."""
     undo: Undo | None = None
+    confirm_within: str = Field(default="", max_length=20)
+    """How long the change of the call stands without a confirmation, such as `5m`; then it is taken back."""
+    confirm_check: str = Field(default="", max_length=COMMAND_CHARS)
+    """A command that confirms the change when it ends with 0."""
+    inverse: str = Field(default="", max_length=COMMAND_CHARS)
+    """The command that takes the change back, where what was changed does not say how."""
     schema_: Table | None = Field(default=None, alias="schema")
     """The JSON Schema that the output fits."""
 
@@ -245,9 +255,15 @@ class Step(Section):
             raise ValueError(f"{self.name} is a word with another meaning; give the step another name")
         if isinstance(self.for_each, tuple) and len(self.for_each) > MOST_ITEMS:
             raise ValueError(f"for_each has {len(self.for_each)} items, and {MOST_ITEMS} is the most")
+        terms_of(self.confirm_within, self.confirm_check, self.inverse)
         if "at_once" in self.model_fields_set and self.for_each is None:
             raise ValueError("at_once goes with for_each; the flow has an at_once of its own")
         return self
+
+    @property
+    def terms(self) -> Terms | None:
+        """As which the change of its call has to be confirmed."""
+        return terms_of(self.confirm_within, self.confirm_check, self.inverse)
 
     @property
     def kind(self) -> Kind:

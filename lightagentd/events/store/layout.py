@@ -37,7 +37,7 @@ STATES = (
     *("sessions", "turns", "agents", "approvals", "undo", "watches", "current", "plans", "inputs"),
     *("compactions", "usage", "memories", "profiles", "triggers"),
     *("flow_runs", "flow_steps", "flow_definitions", "evals", "ratings", "tokens"),
-    *("prunings", "mail"),
+    *("prunings", "mail", "confirmations"),
 )
 META = "meta"
 _ANCHOR = b"anchor"

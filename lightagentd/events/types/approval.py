@@ -60,6 +60,10 @@ class ApprovalGranted(ApprovalChanged, topic="approval.granted", type="granted")
     login_uid: int | None = None
     """Who logged in there (proc_pid_loginuid(5)); absent where nobody did, as for a service or a timer."""
     login_session: int | None = None
+    confirm_within_s: int = 0
+    """How long its change stands without a confirmation; absent where it needs none."""
+    check: Text = ""
+    inverse: Text = ""
 
     catalog = """A call of @AGENT@ was allowed: @TOOL@.@ACTION@
     The user with uid @CALLER_UID@ allowed the call, once. It runs now, if it still is what was shown; an

@@ -21,6 +21,21 @@ class RulesLoaded(Reported, topic="policy.rules", type="loaded"):
     """Over all files."""
 
 
+class RuleWritten(Reported, topic="policy.rules", type="written"):
+    """An administrator had a rule written that was proposed from an approval."""
+
+    priority = NOTICE
+    catalog = """A rule of policy was written
+    The user with uid @CALLER_UID@ had the daemon write a rule that allows one exact call from now on.
+    > What it allows: lactl policy list. To take it back, remove its file below /etc/lightagentd/policy.d,
+    then: lactl reload"""
+    message: Text
+    path: Text
+    approval: Text
+    sha256: Text
+    by: int
+
+
 class RulesBroken(Reported, topic="policy.rules", type="broken"):
     """The rules of policy.d cannot be read; those that were in force still are."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightagentd.events.types.event_type import NOTICE, EventType, Text
+from lightagentd.events.types.event_type import NOTICE, EventType, Object, Text
 
 
 class SessionCreated(EventType, topic="session.created", type="created"):
@@ -49,6 +49,31 @@ class SessionModelSet(_ByPerson, topic="session.model", type="set"):
     history says which."""
     model: str
     """Empty for the agent's own."""
+
+
+class LeaveGiven(EventType, topic="session.leave", type="given"):
+    """Who may approve allowed an exact call for as long as the session is there."""
+
+    priority = NOTICE
+    catalog = """A call of @AGENT@ was allowed for a session: @TOOL@.@ACTION@
+    The user with uid @CALLER_UID@ allowed exactly this call for as long as the session @SESSION@ is there.
+    > To take that back: lactl sessions withdraw"""
+    leave: Text
+    approval: Text
+    tool: Text
+    action: Text
+    effect: Text
+    args: Object
+    tainted: bool
+    by: int
+
+
+class LeaveWithdrawn(_ByPerson, topic="session.leave", type="withdrawn"):
+    """A leave does not count any more."""
+
+    catalog = """A leave of a session with @AGENT@ was withdrawn
+    The user with uid @CALLER_UID@ withdrew what was allowed for the session @SESSION@."""
+    leave: Text
 
 
 class SessionPaused(_ByPerson, topic="session.paused", type="paused"):

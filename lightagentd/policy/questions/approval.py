@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Self
 
 from lightagentd.api import turn_events
+from lightagentd.config.terms import Terms
 from lightagentd.errors import ApprovalClosed, ApprovalNotFound
 from lightagentd.events.types import approval as kinds
 from lightagentd.events.types.event_type import EventType
@@ -89,6 +90,10 @@ class Approval(Question):
     rule: str
     reason: str
     volatile: bool = False
+    confirm_within_s: int = 0
+    """How long its change stands without a confirmation; 0 where it needs none."""
+    check: str = ""
+    inverse: str = ""
     hidden: tuple[str, ...] = ()
     """The names of the arguments that nobody gets to see, such as keys."""
     note: str = ""
@@ -106,6 +111,12 @@ class Approval(Question):
     @property
     def name(self) -> str:
         return f"{self.tool}.{self.action}"
+
+    @property
+    def terms(self) -> Terms | None:
+        if not self.confirm_within_s:
+            return None
+        return Terms(within_s=self.confirm_within_s, check=self.check, inverse=self.inverse)
 
     @property
     def lost(self) -> str:
@@ -126,7 +137,8 @@ class Approval(Question):
             by: dict[str, Any] = {} if self.answered_by is None else {"answered_by": self.answered_by}
             if self.state is State.GRANTED:
                 seat = self._fields("unit", "tty", "login_uid", "login_session")
-                by |= {name: value for name, value in seat.items() if value not in ("", None)}
+                seat |= self._fields("confirm_within_s", "check", "inverse")
+                by |= {name: value for name, value in seat.items() if value not in ("", None, 0)}
             return _ENDED[self.state](**call, **by)
         asked = self._fields("cwd", "digest", "rule", "reason", "expires_us", "volatile")
         return kinds.ApprovalRequested(args=self.shown, **call, **asked)
@@ -134,6 +146,7 @@ class Approval(Question):
     def request(self) -> turn_events.ApprovalRequested:
         call = self._fields("call_id", "tool", "action", "effect", "cwd")
         why = self._fields("preview", "rule", "reason", "expires_us", "volatile", "digest")
+        why |= self._fields("confirm_within_s", "check", "inverse")
         return turn_events.ApprovalRequested(approval=self.id, args=self.shown, **call, **why)
 
     def outcome(self) -> turn_events.ApprovalAnswered:

@@ -15,6 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from lightagentd.config.terms import Terms
 from lightagentd.errors import (
     ApprovalDenied,
     ApprovalMismatch,
@@ -37,6 +38,7 @@ PREVIEW_CHARS = 64 << 10
 """A preview is cut there, and says so; the arguments are never cut."""
 
 _NOWHERE = Seat()
+Stored = tuple[Sequence[NewEvent], Sequence[Change]]
 
 
 class Approvals:
@@ -69,6 +71,7 @@ class Approvals:
         reason: str,
         hidden: Sequence[str] = (),
         granted: bool = False,
+        terms: Terms | None = None,
     ) -> Approval:
         """A new approval, not stored yet. `hidden` are the arguments that nobody may see.
 
@@ -99,6 +102,7 @@ class Approvals:
             reason=reason,
             volatile=volatile,
             hidden=tuple(hidden),
+            **_of_terms(terms),
         )
 
     async def request(
@@ -115,17 +119,26 @@ class Approvals:
         return await self.questions.ask(approval, *before, changes=changes, answered=answered)
 
     async def answer(
-        self, approval_id: str, *, grant: bool, uid: int, note: str = "", seat: Seat = _NOWHERE
+        self,
+        approval_id: str,
+        *,
+        grant: bool,
+        uid: int,
+        note: str = "",
+        seat: Seat = _NOWHERE,
+        terms: Terms | None = None,
+        with_it: Stored = ((), ()),
     ) -> Approval:
-        """Grant or deny for the person with this uid at this seat, who must be authorized. Gives the new
-        approval.
+        """Grant or deny for the person with this uid at this seat, who must be authorized, on their `terms`.
+        `with_it` is stored too. Gives the new approval.
 
         Raises ApprovalNotFound; ApprovalClosed when it is already answered, used or expired; StorageError.
         """
         approval = await self.questions.answerable(approval_id)
         note = self._redactor.text(note)
         state = State.GRANTED if grant else State.DENIED
-        return await self.questions.change(approval, _answered(approval, state, uid, note, seat))
+        answered = replace(_answered(approval, state, uid, note, seat), **(_of_terms(terms) if terms else {}))
+        return await self.questions.change(approval, answered, *with_it[0], changes=with_it[1])
 
     async def use(
         self, approval_id: str, bound: Bound, call_id: str, *events: NewEvent, changes: Sequence[Change] = ()
@@ -185,6 +198,14 @@ class Approvals:
 
 
 not_found = Approval.not_found
+
+
+def _of_terms(terms: Terms | None) -> dict[str, Any]:
+    return (
+        {}
+        if terms is None
+        else {f"{'confirm_' * (name == 'within_s')}{name}": one for name, one in asdict(terms).items()}
+    )
 
 
 def _answered(approval: Approval, state: State, uid: int, note: str, seat: Seat) -> Approval:

@@ -1,0 +1,68 @@
+"""The terms of a change that takes itself back, which network gear calls commit confirmed.
+
+A person who approves a call, a rule of policy.d or a step of a flow sets them, and never a model: how long
+the change stands without a confirmation, the command that confirms it when it ends with 0, and the call that
+takes it back.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from lightagentd.text.strict_json import BadJson, decoded
+
+SHORTEST_S, LONGEST_S = 1, 86_400
+COMMAND_CHARS = 4000
+_SPAN = re.compile(r"([0-9]{1,6})(s|m|min|h|d)?")
+_UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+_CALL = re.compile(r"([a-z][a-z0-9_]*)\.([a-z][a-z0-9_]*)\s+(\{.*)", re.DOTALL)
+_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """`inverse` is a shell command, or `TOOL.ACTION {ARGUMENTS}`; empty where what was changed says how."""
+
+    within_s: int
+    check: str = ""
+    inverse: str = ""
+
+    def inverse_call(self) -> tuple[str, str, dict[str, Any]]:
+        """Tool, action and arguments of the call that takes the change back. Raises ValueError."""
+        if found := _CALL.fullmatch(self.inverse.strip()):
+            try:
+                args = decoded(found[3], depth=20)
+            except BadJson as err:
+                raise ValueError(f"the arguments of the inverse call are not JSON: {err}") from None
+            return found[1], found[2], args
+        return "bash", "exec", {"command": self.inverse, "effect": "change"}
+
+
+def span_s(text: str) -> int:
+    """The seconds in a span such as 90s, 5m, 2h, 1d. Raises ValueError, also for one out of bounds."""
+    found = _SPAN.fullmatch(text.strip().lower())
+    seconds = int(found[1]) * _UNITS[found[2] or ""] if found else 0
+    if not SHORTEST_S <= seconds <= LONGEST_S:
+        raise ValueError(f"{text[:40]!r} is not a time from 1s to 1d, such as 90s, 5m or 2h")
+    return seconds
+
+
+def terms_of(within: str, check: str = "", inverse: str = "") -> Terms | None:
+    """The terms in these words; None for none. Raises ValueError."""
+    if not within:
+        if check or inverse:
+            raise ValueError("check and inverse go with confirm_within")
+        return None
+    for name, text in (("check", check), ("inverse", inverse)):
+        if len(text) > COMMAND_CHARS or _UNSEEN.search(text):
+            raise ValueError(
+                f"{name} is longer than {COMMAND_CHARS} characters, or holds some that nobody sees"
+            )
+        if text and not text.strip():
+            raise ValueError(f"{name} is blank")
+    found = Terms(within_s=span_s(within), check=check, inverse=inverse)
+    if inverse:
+        found.inverse_call()
+    return found

@@ -234,7 +234,8 @@ class Systemd(Tool):
         state = (
             f"it is {found['ActiveState']} ({found['SubState']}), {found.get('UnitFileState') or 'no file'}"
         )
-        return Preview(text=f"{what} ({found.get('Description', '')}); {state}.\n")
+        expected = {"active_state": found["ActiveState"], "unit_file_state": found.get("UnitFileState") or ""}
+        return Preview(text=f"{what} ({found.get('Description', '')}); {state}.\n", expected=expected)
 
 
 @contextlib.asynccontextmanager

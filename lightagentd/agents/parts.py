@@ -45,6 +45,7 @@ from lightagentd.policy.questions.asked import AllQuestions
 from lightagentd.worker.pool import Pool
 
 if TYPE_CHECKING:
+    from lightagentd.agents.confirming.confirmations import Confirmations
     from lightagentd.agents.sessions.session import Session
     from lightagentd.agents.turn import Turn
 
@@ -80,6 +81,10 @@ class SharedParts:
     more_prompt: Callable[[Turn], Awaitable[str]] | None = None
     """Gives more text for the system prompt of a turn: that of a program that embeds the agents."""
     ended_turns: EndedTurns = field(default_factory=EndedTurns)
+
+    @property
+    def confirmations(self) -> Confirmations:
+        return self.dispatcher.confirmations
 
 
 @dataclass(frozen=True, kw_only=True)

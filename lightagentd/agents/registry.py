@@ -65,6 +65,7 @@ class Registry:
         self._history, self._content = shared.history, shared.content
         shared.children.bind(self.get)
         shared.mail.bind(self.session, self.get)
+        shared.confirmations.bind(self.get)
         self.waits = ""
         """Why no agent is started yet, as a sentence: nothing can be stored."""
         self.changing = asyncio.Lock()
@@ -90,6 +91,7 @@ class Registry:
         for name in agents_with_turns(self._history) - self._running():
             self.ended_turns += await end_interrupted_turns(self._history, name)
         await self.shared.children.open()
+        await self.shared.confirmations.start()
 
     def models_in_use(self) -> dict[str, list[str]]:
         """Each model named by an agent or the configuration, with the agents that may ask it."""
@@ -108,6 +110,7 @@ class Registry:
         """Stop every agent; if one cannot store its stop, the others stop all the same."""
         self._end_looking()
         self.shared.asked.suspend()
+        await self.shared.confirmations.close()
         await self.shared.watches.close()
         agents = list(self.agents.values())
         stopped = await asyncio.gather(*(agent.stop() for agent in agents), return_exceptions=True)
@@ -176,6 +179,7 @@ class Registry:
             found += dict.fromkeys(problem for one in parts for problem in one.recording_problems())
         found += [*self.shared.circuits.problems(), self.shared.metadata.problem]
         found += [self.shared.policy.problem, *self.shared.policy.lint, *self.shared.watches.problems()]
+        found += self.shared.confirmations.problems()
         return [problem for problem in found if problem]
 
     def get(self, name: str) -> Agent:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lightagentd.agents.sessions.session import Session
     from lightagentd.agents.team.mail import Letter
     from lightagentd.agents.tool_calls.origin import Origin
+    from lightagentd.config.terms import Terms
 
 
 MOST_CALLS = 1000
@@ -135,6 +136,9 @@ class Turn:
     """Whether a person can be asked about its calls although it is unattended."""
     needs_approval = False
     """Whether a person has to approve each of its calls, whatever policy says."""
+
+    terms: Terms | None = None
+    """As which the changes of its calls have to be confirmed: those of a step of a flow."""
 
     told_form = False
     """Whether the model was told how to write a call, and has not made one since."""

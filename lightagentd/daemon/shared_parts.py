@@ -15,6 +15,7 @@ from lightagentd.agents.builtin.plan import PlanTool
 from lightagentd.agents.builtin.skill import SkillTool
 from lightagentd.agents.builtin.team import AgentTool
 from lightagentd.agents.builtin.tool_search import ToolSearch
+from lightagentd.agents.confirming.confirmations import Confirmations
 from lightagentd.agents.content import Content
 from lightagentd.agents.guarding import guard_memory
 from lightagentd.agents.hook_phases import MemoryHooks
@@ -66,11 +67,10 @@ def shared_parts(
     memories.around = MemoryHooks(hooks, partial(guard_memory, policy, history))
     children = Children(history, limits, asked, content.members_of)
     mail = Mail(history, limits, content.members_of, lambda: content.definitions.agents)
-    skill = SkillTool(children, content.catalog_of, content.toolbox_of)
-    search = ToolSearch(offers, content.toolbox_of, pool.has_change)
+    skills, tools = (content.catalog_of, content.skills_of_team), content.toolbox_of
+    skill, search = SkillTool(children, content.catalog_of, tools), ToolSearch(offers, tools, pool.has_change)
     team = AgentTool(children), MessageTool(mail), skill, FlowsTool(), search
     builtins = Builtins([Human(asked.inputs), PlanTool(plans), Memory(memories), *team])
-    skills = content.catalog_of, content.skills_of_team
     return SharedParts(
         paths=paths,
         limits=limits,
@@ -98,7 +98,8 @@ def shared_parts(
             limits=limits,
             builtins=builtins,
             hooks=hooks,
-            toolbox=content.toolbox_of,
+            confirmations=Confirmations(history),
+            toolbox=tools,
             give=partial(given, content, policy, pool, partial(snapshots.before, history)),
         ),
         hooks=hooks,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightagentd.agents import evals
+from lightagentd.agents.confirming.records import Confirmation
 from lightagentd.agents.flows import records as flows
 from lightagentd.agents.model_calls.metering.ledger import Row
 from lightagentd.agents.planning.plan import Plan
@@ -60,6 +61,7 @@ _READERS: dict[str, Callable[[str, Value], object]] = {
     "memories": lambda key, value: entry_of(value, int(key.partition("/")[0])),
     "tokens": lambda key, value: _own_key(key, Token.from_dict(value).id),
     "prunings": lambda key, _: int(key),
+    "confirmations": lambda key, value: _own_key(key, Confirmation.from_dict(value).id),
 }
 """How the parts of the daemon read a row. Where this says nothing, `states.entry` says what it must have."""
 _SHOWN_BYTES = 2000

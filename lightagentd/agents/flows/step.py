@@ -227,8 +227,11 @@ class StepWork:
             begun,
             "approval",
             judged=_judges(self._run, step, begun.agent) and not needs_approval,
-            needs_approval=needs_approval or step.requires_approval,
+            needs_approval=needs_approval
+            or step.requires_approval
+            or (bool(step.inverse) and name == step.call),
         )
+        turn.terms = step.terms if name == step.call else None
         results = Results(turn.stream, self._shared.history.hurry)
         before = Before() if waits else Before([], [begun.change()])
         with self._within(begun):

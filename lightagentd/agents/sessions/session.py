@@ -87,6 +87,8 @@ class SessionRecord:
     """The call of that turn."""
     run: str = ""
     """The run of a flow that it is for."""
+    leaves: tuple[dict[str, Any], ...] = ()
+    """The calls that a person allowed for as long as the session is there (`tool_calls.leaves`)."""
     reflected: int = 0
     """How many of its turns were reflected on (`agents.reflection`)."""
 
@@ -95,12 +97,13 @@ class SessionRecord:
         """Read a stored record; records of older versions have fewer fields. Raises HistoryDamaged."""
         numbers = ("owner", "created_us", "updated_us", "turns", "reflected")
         with decoding("sessions", str(value.get("id"))):
-            checked(value, hosts=list, tainted=bool, paused=bool)
+            checked(value, hosts=list, tainted=bool, paused=bool, leaves=list)
             checked(value, **dict.fromkeys(_TEXTS, str), **dict.fromkeys(numbers, int))
-            return cls(**{**value, "hosts": tuple(map(str, value.get("hosts", ())))})
+            hosts, leaves = tuple(map(str, value.get("hosts", ()))), tuple(map(dict, value.get("leaves", ())))
+            return cls(**{**value, "hosts": hosts, "leaves": leaves})
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "hosts": list(self.hosts)}
+        return {**asdict(self), "hosts": list(self.hosts), "leaves": list(self.leaves)}
 
     def change(self) -> Change:
         """The change of state that stores this record."""

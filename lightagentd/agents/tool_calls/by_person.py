@@ -6,16 +6,17 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Any, Literal
 
 from lightagentd.agents.agent import Agent
 from lightagentd.agents.stream import SessionStream, TurnStream
 from lightagentd.agents.tool_calls.origin import Origin
-from lightagentd.agents.tool_calls.results import Outcome, Results
+from lightagentd.agents.tool_calls.results import Before, Outcome, Results
 from lightagentd.agents.tool_calls.run import ToolRun
 from lightagentd.api import TurnEvent, turn_events
 from lightagentd.errors import LightagentError, ShuttingDown
+from lightagentd.events.history import Change, NewEvent
 from lightagentd.events.model import new_id, within
 from lightagentd.host.seat import Seat
 from lightagentd.llm.protocol import ToolCall
@@ -34,13 +35,17 @@ async def call_as_person(
     approver: Seat | None = None,
     outside: bool = False,
     for_owner: int | None = None,
+    own: Literal["", "confirm"] = "",
+    before: Before | None = None,
+    ended: Callable[[Outcome], tuple[Sequence[NewEvent], Sequence[Change]]] | None = None,
 ) -> AsyncGenerator[TurnEvent, None]:
     """Run one call of an agent for its caller; closing the generator cancels it.
 
     `approver` is where the caller's process runs, if they may answer approvals. Then a call that policy would
     ask about counts as approved by them, and is stored so. Otherwise it waits for somebody who may approve
     it. `outside`: text from outside may have chosen the call, which is judged so. `for_owner` is the uid that
-    the worker runs the call for, if it is not the caller; policy and history use the caller.
+    the worker runs the call for, if it is not the caller; policy and history use the caller. `own` and
+    `ended` as `Origin`, `before` as `ToolRun`: the daemon itself makes the call.
 
     Raises ToolNotFound and AgentNotRunning. A refused or failed call ends with an event of type error.
     """
@@ -57,11 +62,13 @@ async def call_as_person(
         approver=approver,
         outside=outside,
         for_owner=for_owner,
+        own=own,
+        on_end=ended,
     )
 
     async def run() -> Outcome:
         with within(agent=agent.name, owner=owner, trace_id=trace_id, session="", request_id=new_id("req")):
-            outcome = await ToolRun(call, parts.dispatcher, origin, results).run()
+            outcome = await ToolRun(call, parts.dispatcher, origin, results, before=before).run()
             await results.settle()
             return outcome
 

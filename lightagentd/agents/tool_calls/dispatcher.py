@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightagentd.agents.builtin import Builtins
 from lightagentd.agents.hooks import Hooks
@@ -15,6 +15,9 @@ from lightagentd.events.history import History
 from lightagentd.policy.decide import Policy
 from lightagentd.policy.questions.asked import AllQuestions
 from lightagentd.worker.pool import Pool
+
+if TYPE_CHECKING:
+    from lightagentd.agents.confirming.confirmations import Confirmations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +31,7 @@ class Dispatcher:
     limits: Limits
     builtins: Builtins
     hooks: Hooks
+    confirmations: Confirmations
     toolbox: Callable[[str], Toolbox]
     """The tools of an agent."""
     give: Callable[..., Awaitable[dict[str, Any]]]

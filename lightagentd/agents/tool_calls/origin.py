@@ -45,10 +45,12 @@ class Origin:
     """Whether text from outside may have chosen a call that belongs to no turn, such as another's model."""
     for_owner: int | None = None
     """The uid that the worker takes the calls to be for, where that is not `owner`; no model chooses it."""
-    own: Literal["", "check", "context"] = ""
-    """Whether it is the daemon's own call in a turn, and no part of the conversation: the check of a plan's
-    task, or the agent's context skill. Nobody is asked about it: it could not be taken up again after a
-    restart."""
+    own: Literal["", "check", "context", "confirm"] = ""
+    """Whether it is the daemon's own call, and no part of a conversation: the check of a plan's task, the
+    agent's context skill, or the check of a change that has to be confirmed. Nobody is asked about it: it
+    could not be taken up again after a restart."""
+    on_end: Callable[[Outcome], tuple[Sequence[NewEvent], Sequence[Change]]] | None = None
+    """Gives what to store with the end of a call that belongs to no turn."""
     above: Origin | None = None
     """The turn that had this one made. What it may not do now, its child may not do either."""
 
@@ -139,7 +141,9 @@ class Origin:
 
     def ended(self, outcome: Outcome) -> tuple[Sequence[NewEvent], Sequence[Change]]:
         """As `Turn.call_ended`; the daemon's own calls end nothing."""
-        return ((), ()) if self.turn is None or self.own else self.turn.call_ended(outcome)
+        if self.turn is None:
+            return ((), ()) if self.on_end is None else self.on_end(outcome)
+        return ((), ()) if self.own else self.turn.call_ended(outcome)
 
     def asks(self, question_id: str) -> tuple[Change, ...]:
         """The change of state with which a turn begins to wait for a person."""

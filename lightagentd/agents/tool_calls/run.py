@@ -22,6 +22,7 @@ from lightagentd.agents.hook_phases import HookedCall
 from lightagentd.agents.tool_calls.asking import answer_to, asks, taken
 from lightagentd.agents.tool_calls.at_once import ALONE, ASKING, WAITING, Order
 from lightagentd.agents.tool_calls.calls import Ready, checked_here, parse_call, resumed, unread, whole
+from lightagentd.agents.tool_calls.confirmed import ConfirmedCall
 from lightagentd.agents.tool_calls.deciding import grounds
 from lightagentd.agents.tool_calls.dispatcher import Dispatcher
 from lightagentd.agents.tool_calls.guarded import guarded
@@ -36,18 +37,22 @@ from lightagentd.agents.tool_calls.results import (
     no_remark,
 )
 from lightagentd.agents.tool_calls.stubs import decide, result_of, stub_of
-from lightagentd.agents.tool_calls.working import ask_for, check_answered, check_whole, checked_by, work
+from lightagentd.agents.tool_calls.working import (
+    ask_for,
+    check_answered,
+    check_whole,
+    checked_by,
+    previewed,
+    work,
+)
 from lightagentd.api import turn_events
 from lightagentd.errors import (
     ApprovalRequired,
     Cancelled,
-    InvalidArgument,
     LightagentError,
-    PermissionDenied,
     PolicyDenied,
     Refused,
     StorageError,
-    TimedOut,
     ToolError,
 )
 from lightagentd.events.history import Change, NewEvent
@@ -103,6 +108,7 @@ class ToolRun:
         self._granted: Approval | None = None
         self._order = ALONE
         self._hooked = HookedCall(dispatcher.hooks, origin)
+        self._confirmed = ConfirmedCall(dispatcher, origin)
 
     async def can_run_beside(self, order: Order, *, joined: str) -> bool:
         """Whether the call may run at once with others: it observes, or asks another agent, and no person is
@@ -130,6 +136,12 @@ class ToolRun:
         Raises StorageError, Suspended, and CancelledError (after the cancelled call's result went to
         `results`).
         """
+        try:
+            return await self._run(waits_for, joined)
+        finally:
+            self._confirmed.leave(self._what["call_id"])
+
+    async def _run(self, waits_for: str, joined: str) -> Outcome:
         self._waits_for = waits_for
         try:
             if joined:
@@ -182,6 +194,7 @@ class ToolRun:
             ruling = self._decide()  # it may have changed while a person was asked
         if ruling.decision is Decision.DENY or (ruling.decision is Decision.ASK and self._granted is None):
             raise ruling.error or PolicyDenied(f"Policy refuses {self._ready.name}.")
+        await self._confirmed.prepare(self._ready, ruling, self._granted)
 
     def _resume_approval(self) -> None:
         """Take the call from the approval that an earlier run of the daemon asked for."""
@@ -219,10 +232,8 @@ class ToolRun:
         self._ready = Ready(call=self._call, call_id=call_id, action=action, args=args, effect=effect)
 
     async def _check(self) -> None:
-        """Check the arguments, in a worker where it takes one.
-
-        Actions that the agent does not have, or that plan mode forbids, are not checked: policy denies them
-        anyway, and no worker has to start for them.
+        """Check the arguments, in a worker where it takes one. Actions that the agent does not have, or that
+        plan mode forbids, are not checked: policy denies them anyway, and no worker has to start for them.
         """
         agent = self._origin.agent
         self._read(self._what["call_id"])
@@ -261,7 +272,7 @@ class ToolRun:
                 f"{ready.name} needs an approval ({ruling.rule}), and nobody is there to be asked.",
                 suggestion="Say what you would have done.",
             )
-        preview, expected = await self._preview()
+        preview, expected = await previewed(self._dispatcher, origin, ready)
         await self._hooked.on_approval(ready, rule=ruling.rule, reason=ruling.reason, preview=preview)
         reason = f"{origin.chain}: {ruling.reason}" if origin.above is not None else ruling.reason
         asked = approvals.new(
@@ -275,23 +286,13 @@ class ToolRun:
             reason=reason,
             hidden=[each for each in ready.action.hidden if ready.args.get(each) is not None],
             granted=origin.approver is not None,
+            terms=self._confirmed.asked_for(ready, ruling),
         )
         self._waits_for = self._what["approval"] = asked.id
         waits = origin.asks(asked.id)
         events, changes = self._before.take()
         events = (*events, *origin.asking(asked.id))
         await approvals.request(asked, *events, changes=(*changes, *waits), granted_from=origin.approver)
-
-    async def _preview(self) -> tuple[str, dict[str, Any]]:
-        """The preview of the call, and the facts behind it; the arguments if the tool has no preview."""
-        try:
-            checked = await checked_by(self._dispatcher, self._origin, self._ready, preview=True)
-        except (ToolError, TimedOut, PermissionDenied) as err:
-            return f"There is no preview: {err.message}", {}
-        if whole(checked, self._ready) != self._ready.args:
-            name = self._ready.action.function
-            raise InvalidArgument(f"The arguments of {name} do not stay what they are.")
-        return checked.preview, checked.expected
 
     def _abandon(self) -> None:
         dispatcher = self._dispatcher
@@ -303,14 +304,14 @@ class ToolRun:
 
     async def _intend(self) -> None:
         """Store the call's intent, and use up its approval in the same transaction."""
-        intent = CallIntended(**self._what).event()
-        if self._granted is None:
-            await self._append(intent)
-            return
         ready, origin, approvals = self._ready, self._origin, self._dispatcher.asked.approvals
-        await approvals.use(
-            self._granted.id, ready.bound(origin), ready.call_id, intent, changes=origin.running()
-        )
+        more, changes = self._confirmed.begin(ready, self._granted)
+        events = (CallIntended(**self._what).event(), *more)
+        if self._granted is None:
+            await self._append(*events, changes=changes)
+            return
+        bound, changes = ready.bound(origin), (*origin.running(), *changes)
+        await approvals.use(self._granted.id, bound, ready.call_id, *events, changes=changes)
 
     async def _refuse(self, err: LightagentError) -> Outcome:
         """Store that a call does not run, and tell the model what to do next."""
@@ -429,7 +430,8 @@ class ToolRun:
             found = await answer_to(dispatcher.asked.inputs.questions, self._waits_for, origin, stream)
         while True:
             resumed = None if found is None else await self._go_on(found)
-            said = await work(dispatcher, origin, self._ready, stream, self._granted, resumed)
+            expected = self._confirmed.expected(self._granted)
+            said = await work(dispatcher, origin, self._ready, stream, expected, resumed)
             if not isinstance(said, Asked):
                 return said
             if self._order.has_others:
@@ -492,6 +494,7 @@ class ToolRun:
         self._origin.note_call({**about, "effect": ready.effect.value})
         history, may_wait = self._dispatcher.history, ready.effect is not Effect.CHANGE
         told, (more, with_them) = self._told(outcome), self._origin.ended(outcome)
-        events = (*lapsed, ended.event(), *told, *more)
-        stored = history.append(*events, changes=(*changes, *with_them), may_wait=may_wait)
+        armed, due = self._confirmed.end(ready.call_id, outcome)
+        events = (*lapsed, ended.event(), *told, *more, *armed)
+        stored = history.append(*events, changes=(*changes, *with_them, *due), may_wait=may_wait)
         self._results.add(stored, turn_events.ToolResult(**about, text=outcome.text))

@@ -14,6 +14,7 @@ from lightagentd.agents.definition import SEARCH
 from lightagentd.agents.tool_calls import deciding
 from lightagentd.agents.tool_calls.calls import MAX_DEPTH, Ready
 from lightagentd.agents.tool_calls.dispatcher import Dispatcher
+from lightagentd.agents.tool_calls.leaves import with_leave
 from lightagentd.agents.tool_calls.origin import Origin
 from lightagentd.config.stubs import Stub
 from lightagentd.errors import PolicyDenied, ToolError
@@ -57,7 +58,8 @@ def decide(dispatcher: Dispatcher, origin: Origin, ready: Ready) -> Ruling:
     """The ruling on a call, as `deciding.decide` where its turn has no stubs."""
     has_change = dispatcher.pool.has_change
     if _stubs(origin) is None or (stub_of(origin, ready) is None and _observes(dispatcher, origin, ready)):
-        return deciding.decide(dispatcher.policy, ready, origin, has_change=has_change)
+        found = deciding.decide(dispatcher.policy, ready, origin, has_change=has_change)
+        return with_leave(found, ready, origin)
     if stub_of(origin, ready) is None:
         message = f"{ready.name} has no stub in this assessment, where nothing else than observing runs."
         refused = PolicyDenied(message, suggestion="Go on without it.")

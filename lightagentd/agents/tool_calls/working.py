@@ -13,12 +13,20 @@ from typing import Any
 
 from lightagentd.agents.stream import TurnStream
 from lightagentd.agents.tool_calls.asking import ask
-from lightagentd.agents.tool_calls.calls import Ready
+from lightagentd.agents.tool_calls.calls import Ready, whole
 from lightagentd.agents.tool_calls.deciding import policy_calls
 from lightagentd.agents.tool_calls.dispatcher import Dispatcher
 from lightagentd.agents.tool_calls.origin import Origin
 from lightagentd.agents.tool_calls.worker_replies import asked_of, event_of, result_of
-from lightagentd.errors import Cancelled, InputInvalid, OutcomeUnknown, TimedOut
+from lightagentd.errors import (
+    Cancelled,
+    InputInvalid,
+    InvalidArgument,
+    OutcomeUnknown,
+    PermissionDenied,
+    TimedOut,
+    ToolError,
+)
 from lightagentd.events.model import dump_json
 from lightagentd.llm.protocol import ToolCall
 from lightagentd.policy.questions.approval import Approval
@@ -55,19 +63,30 @@ async def checked_by(
     )
 
 
+async def previewed(dispatcher: Dispatcher, origin: Origin, ready: Ready) -> tuple[str, dict[str, Any]]:
+    """The preview of a call, and the facts behind it; the arguments if the tool has no preview."""
+    try:
+        checked = await checked_by(dispatcher, origin, ready, preview=True)
+    except (ToolError, TimedOut, PermissionDenied) as err:
+        return f"There is no preview: {err.message}", {}
+    if whole(checked, ready) != ready.args:
+        raise InvalidArgument(f"The arguments of {ready.action.function} do not stay what they are.")
+    return checked.preview, checked.expected
+
+
 async def work(
     dispatcher: Dispatcher,
     origin: Origin,
     ready: Ready,
     stream: TurnStream,
-    granted: Approval | None,
+    expected: dict[str, Any],
     resumed: dict[str, Any] | None,
 ) -> tuple[str, dict[str, Any]] | Asked:
     """Have a worker run a call, or go on with it; gives its output and metadata, or what it asks a person.
+    `expected` is what an approval's preview rested on.
 
     Raises the call's errors, and OutcomeUnknown.
     """
-    expected = dict(granted.expected) if granted is not None else {}
     wanted = replace(ready.wanted(origin, dispatcher.limits.call_timeout_s, expected), resumed=resumed)
     judged = policy_calls(ready, origin, has_change=dispatcher.pool.has_change)
     wanted.expected.update(await dispatcher.give(judged, owner=wanted.owner))

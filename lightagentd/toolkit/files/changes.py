@@ -251,6 +251,8 @@ def undo(ctx: Context, call_id: str) -> Result:
     with explained(path), change.folder_of(path, again) as (folder, name):
         now = change.look(folder, name, path)
         preview.check(ctx.expected, path, now)
+        if (now is None) != record.existed and digest(now.data if now else None) == record.sha256_before:
+            return Result(output=f"{path} is as it was before that call.\n", metadata={"path": path})
         _check_stands(record, path, now)
         kept = _keep(ctx, "undo", path, now, data if record.existed else None, again or record.folders)
         with _forget_on_failure(ctx):
@@ -301,6 +303,18 @@ def _keep(
     folders: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Keep what is there before it is changed; says in the metadata whether that was possible."""
+    kept = _try_to_keep(ctx, action, path, was, after, folders)
+    if not kept["previous_kept"] and ctx.expected.get(preview.MUST_KEEP):
+        raise Conflict(
+            f"{path} cannot be kept as it is, so the change could not be taken back: {kept['previous_note']}",
+            suggestion="Nothing was changed. Name a command that takes it back: --inverse 'COMMAND'",
+        )
+    return kept
+
+
+def _try_to_keep(
+    ctx: Context, action: str, path: str, was: Present | None, after: bytes | None, folders: Sequence[str]
+) -> dict[str, Any]:
     store = _store()
     if store is None:
         return {"previous_kept": False, "previous_note": "No folder for previous content is set up."}

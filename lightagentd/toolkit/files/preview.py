@@ -27,6 +27,9 @@ PARTLY_SEEN = ("/run/", "/dev/")
 _NULL = os.makedev(1, 3)
 """/dev/null, with which a sandbox covers single files."""
 
+MUST_KEEP = "must_keep"
+"""Beside the facts: the change must not be made unless what was there can be kept."""
+
 Diff = Callable[[Present | None], str]
 """The text of a change, of what is there now; raises what the change itself would raise."""
 
@@ -42,6 +45,7 @@ def facts_of(was: Present | None) -> dict[str, Any]:
 
 def check(expected: dict[str, Any], path: str, was: Present | None, made: Sequence[str] = ()) -> None:
     """Raise Conflict when the file, or the folders made for it, differ from the approved preview."""
+    expected = {key: value for key, value in expected.items() if key != MUST_KEEP}
     if not expected:
         return
     found = facts_of(was) | ({"folders": [*made]} if made or "folders" in expected else {})

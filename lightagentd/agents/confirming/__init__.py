@@ -1,0 +1,1 @@
+"""Changes that take themselves back unless they are confirmed in time."""

@@ -1,0 +1,69 @@
+"""Leaves: calls that a person allowed for as long as a session is there.
+
+A leave is for one exact call, and is kept in the record of the session, with who gave it. It stands in for
+an approval and never for more: what policy denies stays denied, and a tainted session needs a leave that
+says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from lightagentd.agents.tool_calls.calls import Ready
+from lightagentd.agents.tool_calls.origin import Origin
+from lightagentd.errors import Conflict
+from lightagentd.events.model import new_id
+from lightagentd.policy.call import Decision, Ruling
+from lightagentd.policy.questions.approval import Approval
+
+RULE = "session-leave"
+MOST = 50
+ARGS_CHARS = 8 << 10
+
+
+def leave_of(approval: Approval, *, tainted: bool, by: int, now_us: int) -> dict[str, Any]:
+    """The leave for the call of an approval. Raises Conflict for one that has to be asked about each time."""
+    if not approval.session:
+        raise Conflict(f"The approval {approval.id} belongs to no session.")
+    if approval.volatile or approval.hidden or len(json.dumps(approval.args)) > ARGS_CHARS:
+        raise Conflict(
+            "A call that holds a secret, or is very long, is not allowed for a session.",
+            suggestion="Allow it once.",
+        )
+    return {
+        "id": new_id("leave"),
+        "agent": approval.agent,
+        "tool": approval.tool,
+        "action": approval.action,
+        "effect": approval.effect,
+        "args": approval.args,
+        "tainted": tainted,
+        "approval": approval.id,
+        "given_by": by,
+        "given_us": now_us,
+    }
+
+
+def with_leave(ruling: Ruling, ready: Ready, origin: Origin) -> Ruling:
+    """The ruling on a call, which a leave of its session allows where a person would be asked."""
+    session = origin.session
+    if ruling.decision is not Decision.ASK or session is None or origin.own or origin.needs_approval:
+        return ruling
+    if any(_covers(leave, ready, origin) for leave in session.record.leaves):
+        return replace(ruling, decision=Decision.ALLOW, rule=RULE, reason="", error=None)
+    return ruling
+
+
+def _covers(leave: Mapping[str, Any], ready: Ready, origin: Origin) -> bool:
+    call = (origin.agent.name, ready.action.tool, ready.action.name, ready.effect.value)
+    try:
+        return (
+            call == tuple(leave.get(name) for name in ("agent", "tool", "action", "effect"))
+            and (leave.get("tainted") is True or not origin.tainted)
+            and json.dumps(leave.get("args"), sort_keys=True) == json.dumps(ready.args, sort_keys=True)
+        )
+    except (ValueError, TypeError, RecursionError):
+        return False

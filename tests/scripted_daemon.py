@@ -239,6 +239,7 @@ def session(id: str = "ses_1", **changes: Any) -> dict[str, Any]:  # noqa: A002 
             tainted=False,
             tainted_by="",
             hosts=[],
+            leaves=[],
             parent="",
             of_turn="",
         )
@@ -270,6 +271,9 @@ def approval(id: str = "apr_0123456789abcdef", **changes: Any) -> dict[str, Any]
             answered_us=0,
             note="",
             volatile=False,
+            confirm_within_s=0,
+            check="",
+            inverse="",
             may_answer=True,
         )
     ) | dict(changes)

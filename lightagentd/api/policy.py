@@ -57,6 +57,24 @@ class PolicyChange:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RuleProposal:
+    """A rule that would allow exactly the call of an approval: the `text` of its file at `path`, and in
+    `words` what it lets through. `past` are the newest of the `allowed` past calls that it would have
+    allowed, of the `judged` newest ones of the agent and the tool.
+    """
+
+    approval: str
+    name: str
+    path: str
+    text: str
+    sha256: str
+    words: str
+    judged: int
+    allowed: int
+    past: list[PolicyChange]
+
+
+@dataclass(frozen=True, kw_only=True)
 class PolicyReplay:
     """One answer of a replay: a call whose decision would change, and the counts so far; the last has none.
 

@@ -13,7 +13,9 @@ class Session:
     are those that it may reach again without a question. `interrupted` says what is known of a turn that the
     daemon stopped in the middle of, until the next turn is done. `parent` is the session whose turn
     `of_turn` made it to ask its agent; empty for one that a person began. `holder` is the agent that has the
-    conversation after a transfer, empty for `agent`.
+    conversation after a transfer, empty for `agent`. `leaves` are the calls that are allowed for as long as
+    it is there: objects with id, agent, tool, action, effect, args, tainted, approval, given_by (a uid),
+    given_us.
     """
 
     id: str
@@ -36,6 +38,7 @@ class Session:
     tainted: bool
     tainted_by: str
     hosts: list[str]
+    leaves: list[Any]
     parent: str
     of_turn: str
 
@@ -218,7 +221,9 @@ class Approval:
     `args` are what runs, without those that are secret by their nature; `preview` is what the call would do,
     and `rule` and `reason` say why it is asked. `answered_by` is a uid, `note` what that person said, or why
     it lapsed. `volatile`: the daemon keeps it in memory alone, because it holds a secret; it ends with the
-    daemon. `may_answer`: whether the caller may approve it.
+    daemon. `may_answer`: whether the caller may approve it. With `confirm_within_s` above 0 the change is
+    taken back after that time, by the call `inverse` where there is one, unless it is confirmed or the
+    command `check` ends with 0.
     """
 
     id: str
@@ -243,7 +248,42 @@ class Approval:
     answered_us: int
     note: str
     volatile: bool
+    confirm_within_s: int
+    check: str
+    inverse: str
     may_answer: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confirmation:
+    """A change that is taken back unless it is confirmed in time; `id` is its call, `what` its arguments as
+    text, `left_s` the time that is left. `state`: running, waiting, confirmed, taking_back, taken_back,
+    failed, unchanged. `back` is the call that takes it back, as text. `by` is the uid of who confirmed it,
+    null for its check; `why` says why it could not be taken back. `may_confirm`: whether the caller may.
+    """
+
+    id: str
+    agent: str
+    session: str
+    owner: int
+    tool: str
+    action: str
+    what: str
+    approval: str
+    approved_by: int | None
+    within_s: int
+    begun_us: int
+    due_us: int
+    left_s: float
+    check: str
+    inverse: str
+    back: str
+    state: str
+    tries: int
+    by: int | None
+    ended_us: int
+    why: str
+    may_confirm: bool
 
 
 @dataclass(frozen=True, kw_only=True)

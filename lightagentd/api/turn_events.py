@@ -107,6 +107,9 @@ class ApprovalRequested(Event, type="approval_requested"):
     expires_us: int
     volatile: bool
     digest: str
+    confirm_within_s: int = 0
+    check: str = ""
+    inverse: str = ""
     may_answer: bool = False
     must_authenticate: bool = False
 

@@ -64,7 +64,8 @@ KitReply = TypedDict("KitReply", {"kit": Kit})
 Session = TypedDict("Session", {"id": str, "agent": str, "owner": int, "title": str, "state": str,
         "created_us": int, "updated_us": int, "turns": int, "queued": int, "paused": bool, "current": bool,
         "mode": str, "waits_for": str, "forked_from": str, "model": str, "holder": str, "interrupted": str,
-        "tainted": bool, "tainted_by": str, "hosts": list[str], "parent": str, "of_turn": str})
+        "tainted": bool, "tainted_by": str, "hosts": list[str], "leaves": list[Any], "parent": str,
+        "of_turn": str})
 SessionReply = TypedDict("SessionReply", {"session": Session})
 SessionsReply = TypedDict("SessionsReply", {"sessions": list[Session]})
 Message = TypedDict("Message", {"seq": int, "time_us": int, "role": str, "speaker": str, "content": str,
@@ -80,10 +81,11 @@ TurnEvent = TypedDict("TurnEvent", {"type": Required[str], "session": Required[s
         "trace_id": Required[str], "text": str, "position": int, "model": str, "call_id": str, "tool": str,
         "action": str, "effect": str, "decision": str, "args": Any, "stream": str, "result": str,
         "metadata": Any, "approval": str, "cwd": str, "preview": str, "rule": str, "reason": str,
-        "expires_us": int, "volatile": bool, "digest": str, "may_answer": bool, "must_authenticate": bool,
-        "state": str, "answered_by": int | None, "note": str, "input": str, "question": str,
-        "choices": list[str], "answer": str, "plan": Any, "task": str, "session_info": Any, "kept": int,
-        "removed": int, "tokens_before": int, "tokens_after": int, "summarized_by": str, "total_tokens": int,
+        "expires_us": int, "volatile": bool, "digest": str, "confirm_within_s": int, "check": str,
+        "inverse": str, "may_answer": bool, "must_authenticate": bool, "state": str,
+        "answered_by": int | None, "note": str, "input": str, "question": str, "choices": list[str],
+        "answer": str, "plan": Any, "task": str, "session_info": Any, "kept": int, "removed": int,
+        "tokens_before": int, "tokens_after": int, "summarized_by": str, "total_tokens": int,
         "cost": float | None, "prompt_tokens": int, "completion_tokens": int, "cached_tokens": int,
         "code": str, "message": str, "suggestion": str, "steps": int, "data": Any, "usage": Any,
         "calls": list[Any] | None, "finish_reason": str | None, "duration_ms": int}, total=False)
@@ -244,9 +246,23 @@ SkillReply = TypedDict("SkillReply", {"skill": Skill})
 Approval = TypedDict("Approval", {"id": str, "agent": str, "session": str, "owner": int, "trace_id": str,
         "call_id": str, "tool": str, "action": str, "effect": str, "args": Any, "cwd": str, "digest": str,
         "preview": str, "rule": str, "reason": str, "created_us": int, "expires_us": int, "state": str,
-        "answered_by": int | None, "answered_us": int, "note": str, "volatile": bool, "may_answer": bool})
+        "answered_by": int | None, "answered_us": int, "note": str, "volatile": bool, "confirm_within_s": int,
+        "check": str, "inverse": str, "may_answer": bool})
 ApprovalsReply = TypedDict("ApprovalsReply", {"approvals": list[Approval]})
 ApprovalReply = TypedDict("ApprovalReply", {"approval": Approval})
+PolicyChange = TypedDict("PolicyChange", {"seq": int, "time_us": int, "agent": str, "session": str,
+        "owner": int | None, "call_id": str, "tool": str, "action": str, "effect": str, "args": Any,
+        "before": str, "before_rule": str, "after": str, "after_rule": str})
+RuleProposal = TypedDict("RuleProposal", {"approval": str, "name": str, "path": str, "text": str,
+        "sha256": str, "words": str, "judged": int, "allowed": int, "past": list[PolicyChange]})
+ProposalReply = TypedDict("ProposalReply", {"proposal": RuleProposal})
+PathReply = TypedDict("PathReply", {"path": str})
+Confirmation = TypedDict("Confirmation", {"id": str, "agent": str, "session": str, "owner": int, "tool": str,
+        "action": str, "what": str, "approval": str, "approved_by": int | None, "within_s": int,
+        "begun_us": int, "due_us": int, "left_s": float, "check": str, "inverse": str, "back": str,
+        "state": str, "tries": int, "by": int | None, "ended_us": int, "why": str, "may_confirm": bool})
+ConfirmationsReply = TypedDict("ConfirmationsReply", {"confirmations": list[Confirmation]})
+ConfirmationReply = TypedDict("ConfirmationReply", {"confirmation": Confirmation})
 PolicyRule = TypedDict("PolicyRule", {"name": str, "decision": str, "reason": str, "even_if_tainted": bool,
         "conditions": Any, "origin": str})
 RulesReply = TypedDict("RulesReply", {"rules": list[PolicyRule]})
@@ -267,9 +283,6 @@ PolicyTextChange = TypedDict("PolicyTextChange", {"seq": int, "time_us": int, "a
 PolicyTextReplay = TypedDict("PolicyTextReplay", {"judged": int, "changed": int,
         "change": PolicyTextChange | None})
 ReplayReply = TypedDict("ReplayReply", {"replay": PolicyTextReplay})
-PolicyChange = TypedDict("PolicyChange", {"seq": int, "time_us": int, "agent": str, "session": str,
-        "owner": int | None, "call_id": str, "tool": str, "action": str, "effect": str, "args": Any,
-        "before": str, "before_rule": str, "after": str, "after_rule": str})
 PolicyReplay = TypedDict("PolicyReplay", {"judged": int, "changed": int, "skipped": int,
         "change": PolicyChange | None})
 PolicyReplayReply = TypedDict("PolicyReplayReply", {"replay": PolicyReplay})

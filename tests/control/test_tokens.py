@@ -86,7 +86,8 @@ def plain(method: str, known: dict[str, Any], *, whole: bool) -> dict[str, Any]:
 NEEDS = {
     "inspect": """
         Agents.Get Agents.List Agents.Skills Agents.Tools Agents.UsableTools Approvals.Approve
-        Approvals.Deny Approvals.Get Approvals.List Evals.End Evals.Get Evals.List Evals.Ratings
+        Approvals.Deny Approvals.Get Approvals.List Approvals.ProposeRule
+        Confirmations.Confirm Confirmations.List Evals.End Evals.Get Evals.List Evals.Ratings
         Evals.Record Evals.Trials Events.Subscribe Flows.Check Flows.Draw Flows.Follow Flows.Get Flows.List
         Flows.Output Flows.Plan Flows.Runs Flows.Show History.Page History.Query History.Verify Hooks.List
         Inputs.Answer Inputs.Get Inputs.List Kits.Get Kits.List Manager.GetStatus Mcp.List Memory.Export
@@ -100,7 +101,8 @@ NEEDS = {
         Memory.PromoteBecause Memory.Reject Memory.Remember Memory.SetProfile Models.Test Plans.Apply
         Plans.Begin Plans.End Plans.Set Sessions.Cancel Sessions.Create Sessions.Delete Sessions.Fork
         Sessions.Import Sessions.Pause Sessions.Prompt Sessions.Rename Sessions.Resume Sessions.SendEvent
-        Sessions.SetModel Sessions.Switch Sessions.Transfer Tools.Call Tools.Discard Tools.Draft Undo.Run""",
+        Sessions.SetModel Sessions.Switch Sessions.Transfer Sessions.Withdraw Tools.Call Tools.Discard
+        Tools.Draft Undo.Run""",
     "approve": "",
 }
 """Which scope lets a connection ask for something that is not there. No token helps with the others."""

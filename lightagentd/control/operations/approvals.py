@@ -11,17 +11,23 @@ import json
 from dataclasses import replace
 
 from lightagentd import api
+from lightagentd.agents.confirming import ways
+from lightagentd.agents.registry import Registry
+from lightagentd.agents.sessions.session import Session
+from lightagentd.agents.tool_calls import leaves
+from lightagentd.config.terms import Terms, terms_of
 from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access, leave_out_long, sees
 from lightagentd.control.operations.declared import Operations, method
 from lightagentd.control.presentation import shown
-from lightagentd.errors import ApprovalMismatch, InvalidArgument
+from lightagentd.errors import ApprovalMismatch, Conflict, InvalidArgument, LightagentError
+from lightagentd.events.history import Change, NewEvent
+from lightagentd.events.types.session import LeaveGiven
 from lightagentd.host.seat import Seat
 from lightagentd.policy.operation import Operation
-from lightagentd.policy.panic import Panic
 from lightagentd.policy.questions import approval as policy
 from lightagentd.policy.questions import approvals as store
-from lightagentd.policy.questions.question import State
+from lightagentd.policy.questions.question import State, now_us
 
 NOTE_MAX_CHARS = 1000
 _LEFT_OUT = "(Left out of this list; lactl approvals show has it.)"
@@ -32,8 +38,11 @@ class Approvals(Operations, interface="org.lightagent1.Approvals"):
     once. Subscribe to the topic approval to hear of them.
     """
 
-    def __init__(self, access: Access, kept: store.Approvals, panic: Panic) -> None:
-        self._access, self._kept, self._panic = access, kept, panic
+    def __init__(self, access: Access, registry: Registry) -> None:
+        shared = registry.shared
+        self._access, self._kept, self._panic = access, shared.asked.approvals, shared.panic
+        self._redactor, self._toolbox = shared.history.redactor, shared.content.toolbox_of
+        self._registry = registry
 
     @method("List", returns="approvals")
     async def listed(self, caller: Caller, *, all_: bool = False) -> list[api.Approval]:
@@ -55,9 +64,28 @@ class Approvals(Operations, interface="org.lightagent1.Approvals"):
         return _info(found, may_approve=await self._access.may_approve(caller, found.agent))
 
     @method("Approve", returns="approval")
-    async def approve(self, caller: Caller, approval: str, note: str = "", digest: str = "") -> api.Approval:
+    async def approve(
+        self,
+        caller: Caller,
+        approval: str,
+        note: str = "",
+        digest: str = "",
+        confirm_within: str = "",
+        check: str = "",
+        inverse: str = "",
+        *,
+        for_session: bool = False,
+        tainted: bool = False,
+    ) -> api.Approval:
         """Allow the call, once. Needs org.lightagent1.approve, also for the caller's own session. digest is
         that of the question that was shown: the answer counts for no other.
+
+        With confirm_within, such as 5m, the change is taken back after that time, also after a restart,
+        unless Confirmations.Confirm comes, or the shell command check ends with 0. Files get their content
+        back and units their state; other calls need inverse, a shell command or TOOL.ACTION {ARGUMENTS}.
+
+        With for_session exactly this call is allowed for as long as the session is there; with tainted also
+        while text from outside is in it.
         """
         caller, found = await self._admit_to(caller, Operation.APPROVE, approval)
         seat = await self._access.person(caller)
@@ -67,7 +95,46 @@ class Approvals(Operations, interface="org.lightagent1.Approvals"):
                 suggestion=f"Nothing was allowed. Look at it again: lactl approvals show {found.id}",
             )
         self._panic.check()
-        return await self._answer(caller, approval, note, seat)
+        terms = self._terms(found, confirm_within, check, inverse)
+        leave = self._leave(found, caller.uid, tainted=tainted) if for_session else None
+        try:
+            return await self._answer(caller, approval, note, seat, terms, leave)
+        except LightagentError:
+            if leave is not None:
+                _drop_leave(*leave)
+            raise
+
+    def _leave(self, found: policy.Approval, by: int, *, tainted: bool) -> tuple[Session, str]:
+        """Give a leave, which is stored with the answer; gives its session and its id. Raises Conflict."""
+        _, session = self._registry.session(found.session)
+        record = session.record
+        if record.tainted and not tainted:
+            raise Conflict(
+                "Text from outside is in this session, and a leave does not count then.",
+                suggestion="Allow it once; or say that this is meant: --session --tainted",
+            )
+        if len(record.leaves) >= leaves.MOST:
+            raise Conflict(f"The session has {leaves.MOST} leaves already.", suggestion="Withdraw some.")
+        leave = leaves.leave_of(found, tainted=tainted, by=by, now_us=now_us())
+        session.record = replace(record, leaves=(*record.leaves, leave))
+        return session, str(leave["id"])
+
+    def _terms(self, found: policy.Approval, within: str, check: str, inverse: str) -> Terms | None:
+        """Those of the person, and where they leave something out, those that the question has. Raises
+        InvalidArgument; Conflict for a call that cannot be taken back.
+        """
+        if not (within or check or inverse):
+            return None
+        try:
+            asked = within or (f"{found.confirm_within_s}s" if found.confirm_within_s else "")
+            terms = terms_of(asked, check or found.check, inverse or found.inverse)
+        except ValueError as err:
+            raise InvalidArgument(f"{err}.", field="confirm_within") from None
+        assert terms is not None
+        if any(self._redactor.text(text) != text for text in (check, inverse)):
+            raise InvalidArgument("check and inverse cannot be stored: they hold a secret.", field="inverse")
+        ways.check(terms, self._toolbox(found.agent), found.tool, found.action, found.effect)
+        return terms
 
     @method("Deny", returns="approval")
     async def deny(self, caller: Caller, approval: str, note: str = "") -> api.Approval:
@@ -82,7 +149,13 @@ class Approvals(Operations, interface="org.lightagent1.Approvals"):
         return await self._answer(caller, approval, note)
 
     async def _answer(
-        self, caller: Caller, approval: str, note: str, seat: Seat | None = None
+        self,
+        caller: Caller,
+        approval: str,
+        note: str,
+        seat: Seat | None = None,
+        terms: Terms | None = None,
+        leave: tuple[Session, str] | None = None,
     ) -> api.Approval:
         """Grant it from a seat, or deny it."""
         if len(note) > NOTE_MAX_CHARS or "\0" in note:
@@ -90,7 +163,13 @@ class Approvals(Operations, interface="org.lightagent1.Approvals"):
                 f"The note holds a NUL byte or more than {NOTE_MAX_CHARS} characters.", field="note"
             )
         answered = await self._kept.answer(
-            approval, grant=seat is not None, uid=caller.uid, note=note, seat=seat or Seat()
+            approval,
+            grant=seat is not None,
+            uid=caller.uid,
+            note=note,
+            seat=seat or Seat(),
+            terms=terms,
+            with_it=((), ()) if leave is None else _stored_leave(*leave),
         )
         return _info(answered, may_approve=False)
 
@@ -111,3 +190,16 @@ class Approvals(Operations, interface="org.lightagent1.Approvals"):
 def _info(approval: policy.Approval, *, may_approve: bool) -> api.Approval:
     may_answer = approval.state is State.WAITING and may_approve
     return shown(api.Approval, approval, args=approval.shown, may_answer=may_answer)
+
+
+def _stored_leave(session: Session, leave_id: str) -> tuple[list[NewEvent], list[Change]]:
+    leave = next(one for one in session.record.leaves if one["id"] == leave_id)
+    about = {name: leave[name] for name in ("approval", "tool", "action", "effect", "args", "tainted")}
+    with session.context():
+        given = LeaveGiven(leave=leave_id, by=leave["given_by"], **about).event()
+    return [given], [session.record.change()]
+
+
+def _drop_leave(session: Session, leave_id: str) -> None:
+    kept = tuple(one for one in session.record.leaves if one["id"] != leave_id)
+    session.record = replace(session.record, leaves=kept)

@@ -221,7 +221,7 @@ class Policy(Operations, interface="org.lightagent1.Policy"):
             judged, skipped = judged + (found is not None), skipped + (found is None)
             if found is not None and found.changed:
                 changed += 1
-                change = _change(event, found)
+                change = policy_change(event, found)
                 yield api.PolicyReplay(judged=judged, changed=changed, skipped=skipped, change=change)
         yield api.PolicyReplay(judged=judged, changed=changed, skipped=skipped, change=None)
 
@@ -285,7 +285,8 @@ def _rule(loaded: LoadedRule) -> api.PolicyRule:
     return shown(api.PolicyRule, loaded.rule, conditions=loaded.rule.conditions(), origin=loaded.origin)
 
 
-def _change(event: Event, judged: Judged) -> api.PolicyChange:
+def policy_change(event: Event, judged: Judged) -> api.PolicyChange:
+    """A stored call that other rules decide otherwise."""
     return shown(
         api.PolicyChange,
         event,

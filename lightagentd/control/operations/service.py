@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from lightagentd.control.operations.access import Access
 from lightagentd.control.operations.agents import Agents
 from lightagentd.control.operations.approvals import Approvals
+from lightagentd.control.operations.confirmations import Confirmations
 from lightagentd.control.operations.conversations import Conversations
 from lightagentd.control.operations.declared import Method, Operations, methods_of
 from lightagentd.control.operations.doctor import Doctor
@@ -31,6 +32,7 @@ from lightagentd.control.operations.models import Models
 from lightagentd.control.operations.plans import Plans
 from lightagentd.control.operations.policy import Policy
 from lightagentd.control.operations.replays import Replays
+from lightagentd.control.operations.rules import Rules
 from lightagentd.control.operations.safety import Safety
 from lightagentd.control.operations.sessions import Sessions
 from lightagentd.control.operations.skills import Skills
@@ -75,7 +77,9 @@ class Service:
         self.tokens = Tokens(access, runtime)
         self.tools = Tools(access, runtime)
         self.skills = Skills(access, shared.content)
-        self.approvals = Approvals(access, shared.asked.approvals, panic)
+        self.approvals = Approvals(access, registry)
+        self.rules = Rules(access, runtime)
+        self.confirmations = Confirmations(access, shared.confirmations)
         self.policy = Policy(access, registry, history)
         self.hooks = Hooks(access, runtime)
         self.mcp = Mcp(access, runtime)
@@ -119,6 +123,8 @@ _CLASSES: tuple[type[Operations], ...] = (
     Tools,
     Skills,
     Approvals,
+    Rules,
+    Confirmations,
     Policy,
     Hooks,
     Mcp,

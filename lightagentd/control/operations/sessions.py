@@ -25,10 +25,16 @@ from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access, check_limit
 from lightagentd.control.operations.declared import Operations, method
 from lightagentd.control.presentation import shown
-from lightagentd.errors import ConfirmationRequired, InvalidArgument, MessageTooLarge, SessionNotPaused
+from lightagentd.errors import (
+    ConfirmationRequired,
+    InvalidArgument,
+    MessageTooLarge,
+    NotFound,
+    SessionNotPaused,
+)
 from lightagentd.events.filter import Filter
 from lightagentd.events.model import Event
-from lightagentd.events.types.session import SessionCreated, SessionModelSet
+from lightagentd.events.types.session import LeaveWithdrawn, SessionCreated, SessionModelSet
 from lightagentd.limits import MAX_MESSAGE_BYTES
 from lightagentd.llm.protocol import Message
 from lightagentd.policy.operation import Operation
@@ -204,6 +210,24 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
         self._panic.check()
         await found.set_paused(False, by=caller.uid)
         agent.go_on(found)
+        return self._changed(found)
+
+    @method("Withdraw", returns="session")
+    async def withdraw(self, caller: Caller, session: str, leave: str) -> api.Session:
+        """Withdraw a leave of a session: the call is asked about again. The owner of the session may do this,
+        and who may approve.
+        """
+        caller, _, found = await self._access.admit_to(caller, Operation.PROMPT, session)
+        kept = tuple(one for one in found.record.leaves if one["id"] != leave)
+        if len(kept) == len(found.record.leaves):
+            raise NotFound(
+                f"The session {found.id} has no leave {leave[:60]!r}.",
+                suggestion=f"lactl sessions show {found.id} lists them.",
+                field="leave",
+            )
+        with found.context():
+            event = LeaveWithdrawn(leave=leave, by=caller.uid).event()
+        await found.change(event, leaves=kept)
         return self._changed(found)
 
     @method("Fork", returns="session")

@@ -8,7 +8,15 @@ import click
 
 from lightagentd.cli.options import Command, Listing, Settings, lists, names_of
 from lightagentd.cli.output import Columns, as_json, dump, listing, say, told
-from lightagentd.cli.question import how_to_answer, is_allowed, may_type, question_lines, visible
+from lightagentd.cli.question import (
+    confirm_words,
+    how_to_answer,
+    is_allowed,
+    may_type,
+    question_lines,
+    visible,
+)
+from lightagentd.cli.rules import write_rule
 from lightagentd.cli.short_id import Ids
 from lightagentd.cli.terminal import BOLD, is_terminal, style
 from lightagentd.cli.when import moment
@@ -97,16 +105,54 @@ def _state(found: dict[str, Any]) -> str:
 @click.command("approve", cls=Command)
 @click.argument("approval", metavar="ID", shell_complete=approval_ids)
 @click.option("--note", metavar="TEXT", help="Kept with the answer.")
+@click.option("--confirm-within", metavar="TIME", help="Take the change back then, unless it is confirmed.")
+@click.option("--check", metavar="COMMAND", help="Confirms the change when it ends with 0.")
+@click.option("--inverse", metavar="COMMAND", help="Takes the change back, or TOOL.ACTION {ARGUMENTS}.")
+@click.option("--session", "for_session", is_flag=True, help="Allow this call for the whole session.")
+@click.option("--rule", is_flag=True, help="Propose a rule that allows exactly this call from now on.")
+@click.option("--tainted", is_flag=True, help="With these two: also when text from outside is there.")
+@click.option("--yes", is_flag=True, help="With --rule: write it without being asked.")
 @click.pass_obj
-def approve(settings: Settings, approval: str, note: str | None) -> None:
+def approve(
+    settings: Settings,
+    approval: str,
+    note: str | None,
+    confirm_within: str | None,
+    check: str | None,
+    inverse: str | None,
+    for_session: bool,
+    rule: bool,
+    tainted: bool,
+    yes: bool,
+) -> None:
     """Allow the call that ID asks about, once.
 
     What runs is exactly what 'lactl approvals show ID' shows, or nothing.
 
+    With --confirm-within the change is taken back after that time, such as 90s, 5m or 2h, unless 'lactl
+    confirm' or the command of --check keeps it: also after a restart, and when nobody can reach the machine
+    any more. Files get their content back and units their state; for other calls name what takes them back
+    with --inverse. A call that cannot be taken back is refused.
+
+    With --session exactly this call is allowed for as long as its session is there. With --rule the daemon
+    proposes a rule for exactly this call, shows which past calls it would have allowed, and writes it into
+    policy.d after an administrator's yes; a call that still waits is allowed too.
+
     ID may be cut short on a terminal: then the question is shown, and you are asked.
+
+    \b
+      lactl approve ID --confirm-within 5m --check 'curl -sf localhost'
+      lactl approve ID --rule
     """
+    if (tainted and not (rule or for_session)) or (yes and not rule):
+        raise click.UsageError("--tainted goes with --session and --rule, --yes with --rule.")
+    terms: dict[str, Any] = {"confirm_within": confirm_within, "check": check, "inverse": inverse}
+    terms |= {"for_session": for_session or None, "tainted": (for_session and tainted) or None}
+    if rule:
+        _approve_by_rule(settings, approval, note, terms, tainted=tainted, yes=yes)
+        return
     if not _IDS.is_short(approval):
-        _answer(settings, "Approvals.Approve", approval, note)
+        _answer(settings, "Approvals.Approve", approval, note, **terms)
         return
     whole = _IDS.whole_question(settings, approval, every=False)
     if settings.json or not may_type():
@@ -115,10 +161,31 @@ def approve(settings: Settings, approval: str, note: str | None) -> None:
             suggestion=f"Read it with: lactl approvals show {whole}; then: lactl approve {whole}",
         )
     found = settings.call("Approvals.Get", approval=whole)
-    if is_allowed(found):
-        _answer(settings, "Approvals.Approve", whole, note, digest=found["digest"])
+    named = {"check": check, "inverse": inverse}
+    if is_allowed(found | {name: one for name, one in named.items() if one}, within=confirm_within or ""):
+        _answer(settings, "Approvals.Approve", whole, note, digest=found["digest"], **terms)
     else:
         say(f"It goes on waiting. {how_to_answer(found)}")
+
+
+def _approve_by_rule(
+    settings: Settings, approval: str, note: str | None, terms: dict[str, Any], *, tainted: bool, yes: bool
+) -> None:
+    """Write the rule, then allow the call if it still waits."""
+    whole = _IDS.whole_question(settings, approval, every=True)
+    found = settings.call("Approvals.Get", approval=whole)
+    if not settings.json:
+        for line in question_lines(found, folded=True):
+            say(line)
+    path = write_rule(settings, whole, tainted=tainted, yes=yes)
+    if not path:
+        say("No rule is written, and nothing is allowed.")
+    elif found["state"] == "waiting":
+        if not settings.json:
+            say(f"Written: {path}")
+        _answer(settings, "Approvals.Approve", whole, note, digest=found["digest"], **terms)
+    else:
+        told(settings, {"path": path}, f"Written: {path}", path)
 
 
 @click.command("deny", cls=Command)
@@ -133,12 +200,14 @@ def deny(settings: Settings, approval: str, note: str | None) -> None:
     _answer(settings, "Approvals.Deny", approval, note)
 
 
-def _answer(
-    settings: Settings, method: str, approval: str, note: str | None, digest: str | None = None
-) -> None:
-    """Answer a question, and report the result. `digest` is that of the call that was shown."""
+def _answer(settings: Settings, method: str, approval: str, note: str | None, **more: Any) -> None:
+    """Answer a question, and report the result. `digest` in `more` is that of the call that was shown."""
     whole = _IDS.whole_question(settings, approval, every=False)
-    found = settings.call(method, approval=whole, note=note, digest=digest)
+    found = settings.call(method, approval=whole, note=note, **more)
     word = "Allowed, once" if found["state"] == "granted" else "Refused"
+    word = "Allowed for this session" if more.get("for_session") else word
     call = f"{visible(found['tool'])}.{visible(found['action'])}"
-    told(settings, found, f"{word}: {call} for {visible(found['agent'])}.", found["id"], found["state"])
+    said = f"{word}: {call} for {visible(found['agent'])}."
+    if found["state"] == "granted" and found.get("confirm_within_s"):
+        said += f" {confirm_words(found)} Keep it with: lactl confirm {visible(found['call_id'])}"
+    told(settings, found, said, found["id"], found["state"])

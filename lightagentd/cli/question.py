@@ -31,7 +31,7 @@ from lightagentd.cli.terminal import (
     is_terminal,
     style,
 )
-from lightagentd.cli.when import moment
+from lightagentd.cli.when import duration, moment
 from lightagentd.client.blocking import Client
 from lightagentd.errors import InvalidArgument, LightagentError, PermissionDenied
 from lightagentd.text.readable import LONG_CHARS, LONG_LINES
@@ -40,7 +40,12 @@ from lightagentd.text.readable import warnings as warnings
 
 ALLOW = "Allow it, once? [y/N] "
 AUTHENTICATED = "Allow it, once? An administrator must authenticate then. [y/N] "
-HOW = "y allows it; n refuses it, and the agent reads what you write behind the n; v shows all of it."
+HOW = (
+    "y allows it, s for this session, a always, by a rule; n refuses it, and the agent reads what you write"
+    " behind the n; v shows all of it."
+)
+YES = ("yes", "session", "always")
+"""The verdicts that allow a call."""
 NO_DECISION = "Answer y to allow it, or n to refuse it."
 _HEAD, _TAIL = 12, 4
 """So many lines of a folded text are shown."""
@@ -81,6 +86,8 @@ def _call_lines(found: dict[str, Any], *, folded: bool) -> list[Styled]:
         # Nothing but a line feed ends a line, as splitlines() would have it: the rest are escapes by now.
         preview = visible(found["preview"]).removesuffix("\n").split("\n")
         lines += fold([_joined("  ", _diff_line(line)) for line in preview])
+    if found.get("confirm_within_s"):
+        lines.append(style(confirm_words(found), BOLD))
     rule, reason = visible(found["rule"]), visible(found["reason"])
     lines.append(style(f"Asked by the rule {rule}{': ' if reason else ''}{reason}", DIM))
     lines.append(style(f"It can be answered until {moment(found['expires_us'])}.", DIM))
@@ -88,6 +95,14 @@ def _call_lines(found: dict[str, Any], *, folded: bool) -> list[Styled]:
     if found["volatile"]:
         lines.append(style("It holds a secret, so it is stored nowhere: it ends with the daemon.", MAGENTA))
     return lines
+
+
+def confirm_words(found: dict[str, Any], within: str = "") -> str:
+    """How an approval's change takes itself back."""
+    after = within or duration(found["confirm_within_s"] * 1000)
+    by = f" with: {visible(found['inverse'])}" if found.get("inverse") else ""
+    check = f", or this command ends with 0: {visible(found['check'])}" if found.get("check") else ""
+    return f"It is taken back {after} after it is done{by}, unless somebody confirms it{check}."
 
 
 def _input_lines(found: dict[str, Any]) -> list[Styled]:
@@ -180,8 +195,11 @@ def ask(settings: Settings, client: Client, event: dict[str, Any]) -> None:
         try:
             if not is_call:
                 settings.call("Inputs.Answer", input=name, text=answer.removesuffix("\n"))
-            elif verdict == "yes":
-                settings.call("Approvals.Approve", approval=name, digest=event["digest"])
+            elif verdict in YES:
+                if verdict == "always" and not _rule_written(settings, name):
+                    continue
+                more = {"for_session": True} if verdict == "session" else {}
+                settings.call("Approvals.Approve", approval=name, digest=event["digest"], **more)
             else:
                 settings.call("Approvals.Deny", approval=name, note=note or None)
         except LightagentError as err:
@@ -194,15 +212,25 @@ def ask(settings: Settings, client: Client, event: dict[str, Any]) -> None:
         return
 
 
+def _rule_written(settings: Settings, approval: str) -> bool:
+    """Whether the person had the proposed rule written."""
+    from lightagentd.cli.rules import write_rule  # it shows questions, too
+
+    return bool(write_rule(settings, approval, tainted=False, yes=False))
+
+
 def decision(line: str) -> tuple[str, str]:
-    """What a typed line says about a call: yes, no, view or nothing; and the reason for a no."""
+    """What a typed line says about a call: yes, session, always, no, view or nothing; and the reason for a
+    no.
+    """
     word, _, note = line.strip().partition(" ")
     word, note = word.lower(), note.strip()
     if word.rstrip(",:;.") in ("n", "no", ""):
         return "no", note
     if note:
         return "", ""
-    return {"y": "yes", "yes": "yes", "v": "view"}.get(word, ""), ""
+    words = {"y": "yes", "v": "view", "s": "session", "a": "always"}
+    return words.get(word, word if word in YES else ""), ""
 
 
 def page(lines: Sequence[str]) -> None:
@@ -212,10 +240,12 @@ def page(lines: Sequence[str]) -> None:
     forget_what_was_typed()
 
 
-def is_allowed(found: dict[str, Any]) -> bool:
-    """Show a call, and ask whether it may run."""
+def is_allowed(found: dict[str, Any], within: str = "") -> bool:
+    """Show a call, and ask whether it may run; `within` is the time after which it takes itself back."""
     for line in question_lines(found, folded=True):
         say(line)
+    if within:
+        say(style(confirm_words(found, within), BOLD))
     forget_what_was_typed()
     while True:
         say(ALLOW, end="")

@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from lightagentd.cli.options import Command, Group, Settings, agent_argument, agent_names
-from lightagentd.cli.output import Columns, as_json, cell, fields, listing, say, say_markdown, told
-from lightagentd.cli.question import may_type
+from lightagentd.cli.output import Columns, as_json, cell, dump, fields, listing, say, say_markdown, told
+from lightagentd.cli.question import may_type, visible
 from lightagentd.cli.replay import replay
 from lightagentd.cli.session_files import export_session, import_session
 from lightagentd.cli.session_name import current_ids, session_argument, whole_session
@@ -20,6 +20,7 @@ from lightagentd.cli.terminal import BOLD, DIM, RED, is_terminal, style
 from lightagentd.cli.turn_lines import thought_line
 from lightagentd.cli.when import local
 from lightagentd.errors import ConfirmationRequired, LightagentError
+from lightagentd.host.users import called
 
 
 @click.group("sessions", cls=Group)
@@ -114,6 +115,16 @@ def new(settings: Settings, agent: str, title: str | None) -> None:
     _told(settings, settings.call("Sessions.Create", agent=agent, title=title), "Began")
 
 
+@command.command("withdraw")
+@session_argument
+@click.argument("leave", metavar="LEAVE")
+@click.pass_obj
+def withdraw(settings: Settings, session: str, leave: str) -> None:
+    """Withdraw a LEAVE of a session, which 'lactl sessions show' lists: its call is asked about again."""
+    session = whole_session(settings, session)
+    _told(settings, settings.call("Sessions.Withdraw", session=session, leave=leave), "Withdrew a leave of")
+
+
 @command.command("show")
 @session_argument
 @stored_option
@@ -132,6 +143,7 @@ def show(settings: Settings, session: str, limit: int) -> None:
         return
     shown = {
         **found,
+        "leaves": [visible(leave_words(leave)) for leave in found.get("leaves", [])],
         "created_us": local(found["created_us"]),
         "updated_us": local(found["updated_us"]),
         "tokens": used["total_tokens"] if used else "",
@@ -145,6 +157,13 @@ def show(settings: Settings, session: str, limit: int) -> None:
     )
     for message in messages:
         _print_message(message)
+
+
+def leave_words(leave: dict[str, Any]) -> str:
+    """One leave on one line."""
+    outside = ", also with text from outside" if leave.get("tainted") else ""
+    call = f"{leave.get('tool')}.{leave.get('action')} {dump(leave.get('args'))}"
+    return f"{leave.get('id')} {call} (by {called(leave.get('given_by', 0))}{outside})"
 
 
 def _usage(settings: Settings, session: str) -> dict[str, Any] | None:

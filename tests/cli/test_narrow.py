@@ -43,6 +43,17 @@ HOOK = {
     "sha256": "",
     "problem": TEXT,
 }
+CONFIRMATION = {
+    "id": "call_0123456789abcdef",
+    "state": "waiting",
+    "left_s": 252.5,
+    "agent": "ops",
+    "tool": "file",
+    "action": "write",
+    "what": '{"path": "/etc/motd"}',
+    "back": 'file.undo {"call_id": "call_0123456789abcdef"}',
+    "why": "",
+}
 TOKEN = {
     "id": "0aB1cD2e",
     "name": "chat",
@@ -157,6 +168,7 @@ LISTS: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "approvals": ("Approvals.List", {"approvals": [approval()]}, "apr_01234567 file.write /etc/motd"),
     "approvals list": ("Approvals.List", {"approvals": [approval()]}, "apr_01234567 waiting /etc/motd"),
+    "confirm": ("Confirmations.List", {"confirmations": [CONFIRMATION]}, "call_01234567 4m12s file.write"),
     "inputs": ("Inputs.List", {"inputs": [question(question=TEXT)]}, "inp_01234567 Restarts"),
     "inputs list": ("Inputs.List", {"inputs": [question(question=TEXT)]}, "inp_01234567 waiting Restarts"),
     "memory list": ("Memory.List", {"memories": [MEMORY]}, "mem_01234567 Restarts failed"),

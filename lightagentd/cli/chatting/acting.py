@@ -135,6 +135,25 @@ async def approve(chat: Conversation, argument: str) -> None:
     await _rule(chat, "Approvals.Approve", argument, asks=True)
 
 
+async def confirm(chat: Conversation, argument: str) -> None:
+    """Keep a change that takes itself back otherwise; without its call, the only one that waits."""
+    waiting = await chat.daemon.call("Confirmations.List")
+    ids = [one["id"] for one in waiting if one["id"].startswith(argument)]
+    if argument and not ids:
+        ids = [argument]  # the daemon knows what became of it
+    if len(ids) != 1:
+        chat.say(
+            *(
+                f"{one['id']}  {cell(one['tool'])}.{cell(one['action'])}  {one['left_s']:.0f}s"
+                for one in waiting
+            )
+        )
+        chat.say("Name one: /confirm CALL" if ids else "No change waits to be confirmed.")
+        return
+    found = await chat.daemon.call("Confirmations.Confirm", call_id=ids[0])
+    chat.say(f"Confirmed: the change of {cell(found['tool'])}.{cell(found['action'])} stays.")
+
+
 async def deny(chat: Conversation, argument: str) -> None:
     """Refuse a call that waits."""
     await _rule(chat, "Approvals.Deny", argument)

@@ -101,6 +101,7 @@ COMMANDS = tuple(
             "Plan mode: draft a plan, look at it, apply it.",
         ),
         ("approve", "[ID] [NOTE]", "", acting.approve, "Allow the call that is asked about."),
+        ("confirm", "[CALL]", "", acting.confirm, "Keep a change that takes itself back otherwise."),
         ("deny", "[ID] [NOTE]", "", acting.deny, "Refuse the call that is asked about."),
         ("answer", "[ID] TEXT", "", acting.answer, "Answer what the agent asks."),
         ("undo", "[CALL]", "", acting.undo, "Take back what a call changed in a file."),

@@ -65,7 +65,7 @@ class Question:
         text = line.strip()
         if self.kind != "input":
             verdict, note = decision(line)
-            fits = self.kind == "approval" or (verdict != "view" and not note)
+            fits = self.kind == "approval" or (verdict in ("yes", "no") and not note)
             return verdict if verdict and fits else None
         if self.choices and text.isascii() and text.isdigit() and text not in self.choices:
             number = int(text) if len(text) < 4 else 0

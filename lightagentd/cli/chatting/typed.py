@@ -6,12 +6,13 @@ import asyncio
 import time
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightagentd.cli.chatting.commands import Command, parse
 from lightagentd.cli.chatting.questions import Question
 from lightagentd.cli.chatting.screen import Line
-from lightagentd.cli.question import NO_DECISION, decision, page
+from lightagentd.cli.question import NO_DECISION, YES, decision, page
+from lightagentd.cli.rules import proposal_lines
 from lightagentd.errors import Cancelled, InvalidArgument, LightagentError, SessionPaused
 
 if TYPE_CHECKING:
@@ -173,14 +174,37 @@ class Typed:
             if question.kind == "input":
                 await self._chat.daemon.call("Inputs.Answer", input=question.id, text=answer)
             else:
-                allows = answer == "yes"
+                allows = answer in YES
+                if answer == "always" and not await self._rule_written(question):
+                    return
                 method = "Approvals.Approve" if allows else "Approvals.Deny"
-                shown = question.digest if allows else None
-                await self._chat.daemon.call(method, approval=question.id, digest=shown, note=note or None)
+                more: dict[str, Any] = {"digest": question.digest if allows else None, "note": note or None}
+                more |= {"for_session": True} if answer == "session" else {}
+                await self._chat.daemon.call(method, approval=question.id, **more)
         except LightagentError as err:
             self._chat.screen.warn(err.message, err.suggestion)
-            if not isinstance(err, InvalidArgument):
+            if not isinstance(err, InvalidArgument) and answer != "always":
                 self._chat.questions.close(question.id)
+
+    async def _rule_written(self, question: Question) -> bool:
+        """Show the rule for a call; whether the person had it written. Else the call is asked about again.
+
+        Raises LightagentError.
+        """
+        found = await self._chat.daemon.call("Approvals.ProposeRule", approval=question.id)
+        self._chat.say(*proposal_lines(found))
+        self._chat.questions.close(question.id)
+        if not await self._chat.questions.confirm("Write this rule?"):
+            self._chat.questions.open(question)
+            return False
+        given = {"approval": question.id, "sha256": found["sha256"]}
+        try:
+            path = await self._chat.daemon.call("Approvals.WriteRule", **given)
+        except LightagentError:
+            self._chat.questions.open(question)
+            raise
+        self._chat.say(f"Written: {path}")
+        return True
 
     async def interrupt(self) -> None:
         """Ctrl-C: cancel the turn, or forget what was typed, or say how to leave."""

@@ -1,0 +1,77 @@
+"""Writes the rule that the daemon proposes from an approval, after the administrator has read it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from lightagentd.cli.options import Settings
+from lightagentd.cli.output import cell, dump, say
+from lightagentd.cli.question import may_type, visible
+from lightagentd.cli.when import moment
+from lightagentd.errors import ConfirmationRequired, Conflict, PermissionDenied
+
+
+def write_rule(settings: Settings, approval: str, *, tainted: bool, yes: bool) -> str:
+    """Show the rule, and write it after a yes; gives its path, or an empty text after a no.
+
+    Raises ConfirmationRequired where nobody can be asked.
+    """
+    found = settings.call("Approvals.ProposeRule", approval=approval, tainted=tainted or None)
+    if not settings.json:
+        for line in proposal_lines(found):
+            say(line)
+    if not yes:
+        if settings.json or not may_type():
+            raise ConfirmationRequired("Nobody said that this rule is meant.", suggestion="Say --yes.")
+        say("Write this rule? [y/N] ", end="")
+        sys.stdout.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            return ""
+    given = {"approval": approval, "sha256": found["sha256"], "tainted": tainted or None}
+    try:
+        return str(settings.call("Approvals.WriteRule", **given))
+    except PermissionDenied:
+        if os.geteuid() != 0 or settings.host:
+            raise
+        return _write_here(settings, found)
+
+
+def proposal_lines(found: dict[str, Any]) -> list[str]:
+    """A proposal for a person: what it lets through, its file, and the past calls that it would allow."""
+    lines = [
+        visible(found["words"]),
+        "",
+        visible(found["path"]),
+        *visible(found["text"]).rstrip().split("\n"),
+        "",
+    ]
+    lines.append(
+        f"It would have allowed {found['allowed']} of the last {found['judged']} calls of this tool that were"
+        " asked about or refused."
+    )
+    for one in found["past"]:
+        shown = f"  {moment(one['time_us'])}  {one['tool']}.{one['action']}  {dump(one['args'])}"
+        lines.append(cell(visible(shown))[:200])
+    return lines
+
+
+def _write_here(settings: Settings, found: dict[str, Any]) -> str:
+    """As root, in the place of a daemon that cannot write there. Raises Conflict, PermissionDenied."""
+    from lightagentd.host.atomic_file import write_whole
+    from lightagentd.host.paths import default_paths
+
+    path = Path(found["path"])
+    if path.parent != default_paths().config / "policy.d":
+        raise PermissionDenied(f"{path} is not in the folder of the rules of this machine.")
+    try:
+        path.parent.mkdir(mode=0o755, exist_ok=True)
+        write_whole(path, str(found["text"]).encode(), mode=0o644, replace=False)
+    except FileExistsError as err:
+        raise Conflict(f"There is a file {path} already; it is left as it is.") from err
+    except OSError as err:
+        raise PermissionDenied(f"{path} cannot be written: {err.strerror}.") from err
+    settings.call("Manager.Reload")
+    return str(path)

@@ -28,9 +28,9 @@ from lightagentd.cli.terminal import (
     RED,
     Styled,
     clean,
-    is_terminal,
     style,
 )
+from lightagentd.cli.terminal import may_type as may_type  # others find it here
 from lightagentd.cli.when import duration, moment
 from lightagentd.client.blocking import Client
 from lightagentd.errors import InvalidArgument, LightagentError, PermissionDenied
@@ -164,11 +164,6 @@ def may_answer(settings: Settings, event: dict[str, Any]) -> bool:
     """
     authenticates = event.get("must_authenticate") and settings.ask_password and has_terminal()
     return may_type() and bool(not is_about_call(event) or event.get("may_answer") or authenticates)
-
-
-def may_type() -> bool:
-    """Whether a person at a terminal can answer."""
-    return is_terminal() and sys.stdin is not None and sys.stdin.isatty()
 
 
 def ask(settings: Settings, client: Client, event: dict[str, Any]) -> None:

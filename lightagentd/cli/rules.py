@@ -9,9 +9,10 @@ from typing import Any
 
 from lightagentd.cli.options import Settings
 from lightagentd.cli.output import cell, dump, say
-from lightagentd.cli.question import may_type, visible
+from lightagentd.cli.terminal import may_type
 from lightagentd.cli.when import moment
 from lightagentd.errors import ConfirmationRequired, Conflict, PermissionDenied
+from lightagentd.text.readable import visible
 
 
 def write_rule(settings: Settings, approval: str, *, tainted: bool, yes: bool) -> str:

@@ -66,6 +66,11 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def may_type() -> bool:
+    """Whether a person at a terminal can answer."""
+    return is_terminal() and sys.stdin is not None and sys.stdin.isatty()
+
+
 def has_colours() -> bool:
     """Standard output is a terminal that may be coloured (https://no-color.org)."""
     return is_terminal() and not os.environ.get("NO_COLOR") and not is_dumb()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lightagentd.agents.confirming import confirmations, records
+from lightagentd.agents.confirming import confirmations, records, ways
 from lightagentd.agents.confirming.records import Confirmation
 from lightagentd.client.aio import AsyncClient
 from lightagentd.config.terms import Terms, span_s, terms_of
@@ -21,6 +21,8 @@ from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import Conflict, InvalidArgument, LightagentError, NotFound
 from lightagentd.host.paths import Paths
 from tests.agents.asking import FRONT, TOML, Watched, asked, asking
+from tests.agents.flows.rig import add as flow_add
+from tests.agents.flows.rig import allow, flow, over, question, running
 from tests.agents.scripted import ME, Scripted, define, scripted, until
 from tests.conftest import DaemonProcess, write
 from tests.other_user import OUTSIDERS_GID
@@ -68,6 +70,17 @@ def state(test: Scripted, call_id: str) -> str:
 def _stands(daemon: Daemon, call_id: str, state: str, tries: int) -> bool:
     found = daemon.registry.shared.confirmations.get(call_id)
     return (found.state, found.tries) == (state, tries)
+
+
+async def until_taken_back(paths: Paths) -> list[dict[str, Any]]:
+    """Ask the daemon of a process until all changes are taken back; gives them."""
+    async with asyncio.timeout(60):
+        while True:
+            async with AsyncClient(paths.socket) as client:
+                listed = (await client.call("Confirmations.List", all=True))["confirmations"]
+            if {one["state"] for one in listed} == {"taken_back"}:
+                return list(listed)
+            await asyncio.sleep(0.05)
 
 
 async def refused(awaited: Any, kind: type[LightagentError]) -> str:
@@ -244,9 +257,76 @@ async def test_it_is_taken_back_after_the_daemon_ended(paths: Paths, file: Path,
             file.write_text("three\n")
             await asyncio.to_thread(daemon.stop)
             await asyncio.to_thread(daemon.start)
-            async with AsyncClient(paths.socket) as client:
-                listed = (await client.call("Confirmations.List", all=True))["confirmations"]
-            assert [(one["state"], one["tries"]) for one in listed] == [("taken_back", 1)]
+            listed = await until_taken_back(paths)
+            assert [one["tries"] for one in listed] == [1]
             assert file.read_text() == "three\n", "it is not done twice"
         finally:
             await asyncio.to_thread(daemon.close)
+
+
+async def test_a_step_of_a_flow_names_what_takes_its_change_back(
+    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person approves it, whatever policy allows, and sees the inverse with the call."""
+    out = tmp_path / "lines"
+    terms = {"confirm_within": "5m", "inverse": f"rm {out}"}
+    flow(paths, "flow", {"name": "add", **flow_add(out), **terms})
+    allow(paths)
+    async with running(paths) as daemon:
+        run = await daemon.flows.run("flow", {}, ME.uid)
+        found = daemon.registry.shared.asked.approvals.questions.get(await question(daemon, run, "add"))
+        assert (found.confirm_within_s, found.inverse) == (300, f"rm {out}")
+        await daemon.service.approvals.approve(ME, found.id)
+        await over(run)
+        assert out.read_text() == "ran\n"
+        set_clock(monkeypatch, HOUR_US)
+        await until(lambda: not out.exists())
+
+
+async def test_a_taking_back_that_was_stopped_in_the_middle_is_tried_once_more(
+    paths: Paths, file: Path
+) -> None:
+    inverse = f"echo tried >> {file}; test $(wc -l < {file}) -gt 2 || sleep 60"
+    async with ScriptedModel([]) as model:
+        define(paths, model, front=FRONT)
+        write(paths.config / "lightagentd.toml", TOML)
+        write(paths.config / "policy.d" / "10.toml", rule("1s", inverse=inverse))
+        daemon = DaemonProcess(paths)
+        try:
+            await asyncio.to_thread(daemon.start)
+            args = {"command": "true", "effect": "change"}
+            async with AsyncClient(paths.socket) as client:
+                stream = client.stream("Tools.Call", agent="test", tool="bash", action="exec", args=args)
+                assert [one async for one in stream]
+            await until(lambda: file.read_text().count("tried") == 1)
+            await asyncio.to_thread(daemon.kill)
+            await asyncio.to_thread(daemon.start)
+            await until(lambda: file.read_text().count("tried") == 2)
+            await until_taken_back(paths)
+            await asyncio.to_thread(daemon.kill)
+            await asyncio.to_thread(daemon.start)
+            await until_taken_back(paths)
+            assert file.read_text().count("tried") == 2
+        finally:
+            await asyncio.to_thread(daemon.close)
+
+
+def test_units_get_the_state_that_they_had() -> None:
+    terms, args = Terms(within_s=60), {"unit": "x.service"}
+
+    def back(action: str, **before: str) -> str:
+        found = ways.way_back(terms, "systemd", action, "call_0", args, before)
+        assert found["args"] == args
+        return str(found["action"])
+
+    for action in ("start", "stop", "restart", "reload"):
+        assert back(action, active_state="active") == "start"
+        assert back(action, active_state="inactive") == "stop"
+        assert back(action, active_state="failed") == "stop"
+    for action in ("enable", "disable"):
+        assert back(action, unit_file_state="enabled") == "enable"
+        assert back(action, unit_file_state="disabled") == "disable"
+        with pytest.raises(Conflict, match="static now"):
+            back(action, unit_file_state="static")
+    with pytest.raises(Conflict, match="unknown state"):
+        back("stop")

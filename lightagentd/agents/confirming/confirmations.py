@@ -123,6 +123,11 @@ class Confirmations:
         late = [(self._all[key], why) for key, (_, why) in self._later.items() if key in self._all]
         return found + [f"{_named(one)} is not taken back yet: {why}" for one, why in late]
 
+    async def settle(self) -> None:
+        """Wait for what is on its way to the disk: nobody is told what a kill could undo."""
+        with contextlib.suppress(LightagentError):
+            await self._history.append()
+
     def listed(self) -> list[Confirmation]:
         """All that are kept, oldest first."""
         return sorted(self._all.values(), key=lambda one: one.begun_us)

@@ -31,6 +31,7 @@ class Confirmations(Operations, interface="org.lightagent1.Confirmations"):
         those that are over.
         """
         caller = await self._access.admit(caller, Operation.INSPECT, viewing=True)
+        await self._kept.settle()
         found = [one for one in self._kept.listed() if all_ or one.open or one.state == "failed"]
         found = [one for one in found if sees(caller, one.owner)]
         agents = await self._access.inspectable(caller, {one.agent for one in found})

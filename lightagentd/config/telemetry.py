@@ -1,6 +1,4 @@
-"""Declares the section `[telemetry]` of the configuration, and what belongs to it: the file with headers,
-and the one in which the service tells the daemon what keeps it from sending.
-"""
+"""Declares the section `[telemetry]` of the configuration, and the file with headers that belongs to it."""
 
 from __future__ import annotations
 
@@ -15,10 +13,6 @@ from lightagentd.errors import ConfigError
 from lightagentd.text.reason import reason
 
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e]+)")
-
-PROBLEM = "problem"
-"""The file in the runtime folder of the service."""
-_PROBLEM_CHARS = 500
 
 
 class Telemetry(Section):
@@ -62,20 +56,3 @@ def headers(telemetry: Telemetry) -> dict[str, str]:
             )
         found[header[1]] = header[2]
     return found
-
-
-def problem_file(runtime: Path) -> Path:
-    """Where the service of the daemon with this runtime folder says what keeps it from sending: beside that
-    folder, which is not the service's to write.
-    """
-    return runtime.with_name("lightagent-telemetry") / PROBLEM
-
-
-def problems(runtime: Path) -> list[str]:
-    """What the service says there, as sentences; nothing where it does not run."""
-    try:
-        with problem_file(runtime).open(encoding="utf-8", errors="replace") as file:
-            said = " ".join(file.read(_PROBLEM_CHARS).split())
-    except OSError:
-        return []
-    return [f"Telemetry: {said}"] if said else []

@@ -26,7 +26,7 @@ from lightagentd.agents.sessions.deletion import Deletion
 from lightagentd.agents.triggers.sources import EventSources
 from lightagentd.agents.triggers.triggers import Triggers
 from lightagentd.bus.address import bus_of, is_system_service
-from lightagentd.config import configuration, telemetry
+from lightagentd.config import configuration, service_problem
 from lightagentd.config.configuration import OwnerLimits
 from lightagentd.config.triggers import TriggerFiles
 from lightagentd.control.authz import Authority, Caller, Connection, GroupRule
@@ -368,7 +368,7 @@ class Daemon:
             found.append(problem)
         if self.now.checkpoints is not None:
             found += self.now.checkpoints.problems()
-        found += [*self.recovery.problems(), *telemetry.problems(self.paths.runtime)]
+        found += [*self.recovery.problems(), *service_problem.problems(self.paths.runtime)]
         if self.history.disk_low:
             found.append(
                 f"The disk that holds {self.paths.history} is nearly full, so calls that change the system"

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from lightagentd.errors import StorageError
-from lightagentd.host.atomic_file import whole_file
 from lightagentd.telemetry.otlp import Signal
-from lightagentd.text.reason import reason
+from lightagentd.unattended.following import damaged, read_state, store_state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,26 +30,16 @@ class Position:
 
 
 def read(path: Path) -> Position | None:
-    """The stored position; None when there is none yet. Raises StorageError for a file that is damaged: to
-    begin anywhere else would lose events, or send them again.
-    """
-    try:
-        found = json.loads(path.read_bytes())
-        return Position(traces=int(found["traces"]), metrics=int(found["metrics"]))
-    except FileNotFoundError:
+    """The stored position; None when there is none yet. Raises StorageError for a file that is damaged."""
+    found = read_state(path)
+    if found is None:
         return None
-    except OSError as err:
-        raise StorageError(f"{path} cannot be read: {reason(err)}.") from err
-    except (ValueError, TypeError, KeyError, RecursionError) as err:
-        raise StorageError(
-            f"{path} is damaged.", suggestion="Remove it; what happens from then on is sent."
-        ) from err
+    try:
+        return Position(traces=int(found["traces"]), metrics=int(found["metrics"]))
+    except (ValueError, TypeError, KeyError) as err:
+        raise damaged(path) from err
 
 
 def store(path: Path, position: Position) -> None:
     """Raises StorageError."""
-    try:
-        with whole_file(path) as file:
-            file.write(json.dumps(asdict(position)).encode() + b"\n")
-    except OSError as err:
-        raise StorageError(f"{path} cannot be written: {reason(err)}.") from err
+    store_state(path, asdict(position))

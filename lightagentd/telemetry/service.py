@@ -21,21 +21,21 @@ from typing import Any
 from lightagentd.client.aio import AsyncClient
 from lightagentd.client.pause import keep_trying
 from lightagentd.config.configuration import load
-from lightagentd.config.telemetry import PROBLEM, Telemetry
+from lightagentd.config.service_problem import PROBLEM
+from lightagentd.config.telemetry import Telemetry
 from lightagentd.errors import LightagentError
-from lightagentd.events.model import decode
-from lightagentd.host.atomic_file import whole_file
 from lightagentd.host.paths import default_paths
-from lightagentd.host.systemd import STATUS_MAX, notify
+from lightagentd.host.systemd import notify
 from lightagentd.telemetry import position as positions
 from lightagentd.telemetry.content import content_of
 from lightagentd.telemetry.metrics import metrics
 from lightagentd.telemetry.otlp import Signal, request
 from lightagentd.telemetry.position import Position
-from lightagentd.telemetry.receiver import NotTaken, Receiver, checked
+from lightagentd.telemetry.receiver import Receiver, checked
 from lightagentd.telemetry.spans import KINDS, Done, Event, done_of, span
-from lightagentd.text.reason import reason
 from lightagentd.unattended.asking import CONNECT_TIMEOUT_S, run_until_told
+from lightagentd.unattended.following import Telling, head_of, page_from, records_of
+from lightagentd.unattended.posting import NotTaken
 
 _log = logging.getLogger("lightagentd.telemetry")
 
@@ -57,13 +57,12 @@ class Service:
         """`state` is the file that says how far everything was sent, and `told` the one that has the daemon
         know of a problem.
         """
-        self._telemetry, self._state, self._control, self._told = telemetry, state, control, told
+        self._telemetry, self._state, self._control = telemetry, state, control
+        self._telling = Telling(told)
         self._receiver = Receiver(telemetry)
         self._position: Position | None = None
         self._pending: Batch = []
         """What was read and not taken yet."""
-        self.problem = ""
-        """Why nothing is taken, or what was refused last; empty when all is well."""
 
     async def run(self) -> None:
         """Never returns."""
@@ -84,22 +83,22 @@ class Service:
         """Send batch by batch, until the daemon stops or the receiver takes nothing."""
         from_seq = (await self._begin(client)).first_seq
         self._tell()
+
+        async def take(records: str) -> None:
+            await self._take(client, records)
+
+        async def replaced() -> int:
+            return (await self._begin(client)).first_seq
+
         while True:
-            page = (await client.call("History.Records", from_seq=from_seq, kinds=list(KINDS)))["page"]
-            if page["missed"]:
-                _log.warning("retention removed %d events before they were sent", page["missed"])
-            await self._take(client, page["records"])
-            if page["head_seq"] + 1 < from_seq:
-                page["next_seq"] = (await self._begin(client)).first_seq
-            elif page["next_seq"] > page["head_seq"]:
+            from_seq, all_read = await page_from(client, from_seq, KINDS, take, replaced)
+            if all_read:
                 await self._send()
                 await asyncio.sleep(self._telemetry.interval_s)
-            from_seq = page["next_seq"]
 
     async def _begin(self, client: AsyncClient) -> Position:
         """Where to go on: behind the newest event at the first start, and where the history was replaced."""
-        newest = (await client.call("History.Page", limit=1))["page"]["events"]
-        head = int(newest[-1]["seq"]) if newest else 0
+        head = await head_of(client)
         if self._position is None or self._position.first_seq > head + 1:
             if self._position is not None:
                 _log.warning("the history ends before what was sent: going on behind its event %d", head)
@@ -109,15 +108,14 @@ class Service:
 
     async def _take(self, client: AsyncClient, records: str) -> None:
         """Make spans of some records, and send them whenever there are enough."""
-        lines, size_bytes = records.split("\n"), 0
-        for header, data in zip(lines[::2], lines[1::2], strict=False):
+        size_bytes = 0
+        for header, event in records_of(records):
             try:
-                event = decode(f"{header}\n{data}".encode()).to_dict()
-                done = done_of(event)
+                done = done_of(event) if event is not None else None
             except (KeyError, TypeError, ValueError) as err:
                 _log.warning("an event has no span: %s: %s: %s", type(err).__name__, err, header[:80])
                 continue
-            if done is None:
+            if event is None or done is None:
                 continue
             content = await content_of(client, event, done) if self._telemetry.content else None
             self._pending.append((event, done, span(event, done, content)))
@@ -158,22 +156,13 @@ class Service:
         self._position = self._position.moved(signal, fresh[-1][0]["seq"])
         await asyncio.to_thread(positions.store, self._state, self._position)
 
-    def _tell(self, problem: str | None = None) -> None:
-        """Tell the service manager how it is, and the daemon of a problem; with None, as before."""
-        if problem is not None and problem != self.problem:
-            self.problem = problem
-            self._tell_daemon()
-        said = self.problem or f"sending to {self._telemetry.endpoint}"
-        notify(f"READY=1\nSTATUS={said[:STATUS_MAX]}")
+    @property
+    def problem(self) -> str:
+        """Why nothing is taken, or what was refused last; empty when all is well."""
+        return self._telling.problem
 
-    def _tell_daemon(self) -> None:
-        if self._told is None:
-            return
-        try:
-            with whole_file(self._told, mode=0o644) as file:
-                file.write(self.problem.encode())
-        except OSError as err:
-            _log.warning("%s cannot be written: %s", self._told, reason(err))
+    def _tell(self, problem: str | None = None) -> None:
+        self._telling.tell(f"sending to {self._telemetry.endpoint}", problem)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from lightagentd.client import pause
-from lightagentd.config.telemetry import Telemetry, problem_file
+from lightagentd.config.service_problem import problem_file
+from lightagentd.config.telemetry import Telemetry
 from lightagentd.errors import ConfigError, StorageError
 from lightagentd.host.paths import Paths
 from lightagentd.telemetry import position
@@ -29,7 +30,7 @@ async def sending(paths: Paths, receiver: OtlpReceiver, **more: Any) -> AsyncIte
     keys: dict[str, Any] = {"endpoint": receiver.endpoint, "interval_s": 0.05, "timeout_s": 2.0, **more}
     telemetry = Telemetry(**keys)
     state = paths.state / "telemetry.json"
-    told = write(problem_file(paths.runtime), "")
+    told = write(problem_file(paths.runtime, "lightagent-telemetry"), "")
     service = Service(telemetry, state, control=paths.socket, told=told)
     task = asyncio.create_task(service.run())
     try:

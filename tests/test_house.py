@@ -16,7 +16,7 @@ LAYERS = (
     ("client", "worker"),
     ("agents", "assessment"),
     ("mcp_server", "unattended"),
-    ("gateway", "telemetry"),
+    ("gateway", "notify", "telemetry"),
     ("doctor",),
     ("control",),
     ("daemon",),
@@ -27,7 +27,10 @@ LAYERS = (
 """The rooms from the lowest to the highest. A module imports from its own room and from lower layers."""
 PROGRAMS = {
     name: {"daemon"}
-    for name in ("assessment", "cli", "client", "desktop", "gateway", "mcp_server", "telemetry", "unattended")
+    for name in (
+        *("assessment", "cli", "client", "desktop", "gateway", "mcp_server", "notify", "telemetry"),
+        "unattended",
+    )
 }
 """Programs of their own, and the rooms that they do not load: they talk to the daemon as anybody would."""
 SPAWNING = re.compile(r"\bsubprocess\.\w+\(|create_subprocess_|os\.(?:fork|posix_spawn|exec[lv]\w*)\(")

@@ -29,6 +29,7 @@ from lightagentd.config.models import (
     api_key,
     read_key,
 )
+from lightagentd.config.notify import Notify
 from lightagentd.config.section import Seconds, Section
 from lightagentd.config.telemetry import Telemetry
 from lightagentd.errors import ConfigError
@@ -48,6 +49,7 @@ __all__ = [
     "MemoryStore",
     "ModelFacts",
     "Models",
+    "Notify",
     "OwnerLimits",
     "Price",
     "Provider",
@@ -268,6 +270,7 @@ class Config(Section):
     history: History = Field(default_factory=History)
     telemetry: Telemetry = Field(default_factory=Telemetry)
     gateway: Gateway = Field(default_factory=Gateway)
+    notify: Notify = Field(default_factory=Notify)
 
 
 def files(folder: Path) -> list[Path]:

@@ -63,6 +63,9 @@ class Gateway(Section):
     origins: list[Origin] = Field(default_factory=list)
     """Web pages that may use the gateway from a browser (`https://chat.example.org`); a request of any other
     page is refused."""
+    public_url: str = Field(default="", pattern=r"^(https?://[^\s/@?#]+)?/?$", max_length=255)
+    """The address by which people who are away reach the gateway (`https://agents.example.org`), for the
+    links of `[notify.answers]`; its host counts as one of `hosts`."""
     max_connections: int = Field(default=512, ge=1, le=65_536)
     """HTTP connections at once. When there are so many, the one that has been idle longest is closed."""
     header_timeout_s: Seconds = 10.0
@@ -113,7 +116,9 @@ def addresses(gateway: Gateway) -> list[tuple[str, int]]:
 def allowed_hosts(gateway: Gateway) -> frozenset[str]:
     """What a request may have as `Host`, in lower case and without the port."""
     listening = [f"[{host}]" if ":" in host else host for host, _ in map(_split, gateway.listen)]
-    return frozenset(name.lower().rstrip(".") for name in (*LOOPBACK_NAMES, *listening, *gateway.hosts))
+    public = re.sub(r":\d*$", "", gateway.public_url.rstrip("/").partition("//")[2])
+    names = (*LOOPBACK_NAMES, *listening, *gateway.hosts, *([public] if public else []))
+    return frozenset(name.lower().rstrip(".") for name in names)
 
 
 def _split(address: str) -> tuple[str, int]:

@@ -27,10 +27,12 @@ _SAID = 200
 class NotTaken(LightagentError):
     """The receiver did not take what was sent; it is sent again."""
 
-    def __init__(self, message: str, *, wait_s: float = 0.0) -> None:
+    def __init__(self, message: str, *, wait_s: float = 0.0, said: bytes = b"") -> None:
         super().__init__(message)
         self.wait_s = wait_s
         """How long the receiver wants to be left alone."""
+        self.said = said
+        """Its answer, where there was one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +102,7 @@ def _judged(url: str, status: int, received: Mapping[str, str], said: bytes) -> 
     words = f"{url} answered with the status {status}{quoted(said)}."
     if 200 <= status < 300 or (400 <= status < 500 and status not in _ABOUT_US):
         return Answered(status=status, said=said, words=words)
-    raise NotTaken(words, wait_s=_wait_s(received.get("Retry-After", "")))
+    raise NotTaken(words, wait_s=_wait_s(received.get("Retry-After", "")), said=said)
 
 
 def _wait_s(said: str) -> float:

@@ -287,6 +287,25 @@ class Confirmation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AnswerToken:
+    """What answers an approval from away, with one decision: approve or deny."""
+
+    decision: str
+    token: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AwayAnswer:
+    """What a token of a notification answers: the decision that it stands for, in whose name. `approval` is
+    as it stands then.
+    """
+
+    decision: str
+    user: str
+    approval: Approval
+
+
+@dataclass(frozen=True, kw_only=True)
 class Input:
     """A question of an agent (`human.ask`) or of an own tool, and its answer. `state`: waiting, answered,
     expired, lapsed. With `choices` the answer is one of them. `answered_by` is a uid.

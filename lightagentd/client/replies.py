@@ -257,6 +257,10 @@ RuleProposal = TypedDict("RuleProposal", {"approval": str, "name": str, "path": 
         "sha256": str, "words": str, "judged": int, "allowed": int, "past": list[PolicyChange]})
 ProposalReply = TypedDict("ProposalReply", {"proposal": RuleProposal})
 PathReply = TypedDict("PathReply", {"path": str})
+AnswerToken = TypedDict("AnswerToken", {"decision": str, "token": str})
+AnswersReply = TypedDict("AnswersReply", {"answers": list[AnswerToken]})
+AwayAnswer = TypedDict("AwayAnswer", {"decision": str, "user": str, "approval": Approval})
+ApprovalsAnswerReply = TypedDict("ApprovalsAnswerReply", {"answer": AwayAnswer})
 Confirmation = TypedDict("Confirmation", {"id": str, "agent": str, "session": str, "owner": int, "tool": str,
         "action": str, "what": str, "approval": str, "approved_by": int | None, "within_s": int,
         "begun_us": int, "due_us": int, "left_s": float, "check": str, "inverse": str, "back": str,

@@ -59,6 +59,8 @@ class Grant:
     agents: frozenset[str] = frozenset()
     expires_us: int = 0
     tokens_per_day: int = 0
+    way: str = "token"
+    """How whoever it is for came: by a token, or `notify`, by a link that they were sent."""
     ending: Ending = field(default_factory=Ending, compare=False, repr=False)
     has_left: Callable[[], bool] = field(default=lambda: False, compare=False, repr=False)
     """Whether the client that it is for has ended."""
@@ -66,7 +68,7 @@ class Grant:
     @property
     def origin(self) -> str:
         """What events say of it as their correlation."""
-        return f"token:{self.name}" if self.name else "gateway"
+        return f"{self.way}:{self.name}" if self.name else "gateway"
 
     @property
     def _left_s(self) -> float | None:

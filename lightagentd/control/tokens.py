@@ -207,6 +207,10 @@ class Tokens:
         self._told.tell(TokenRefused(reason="client", name="", message=why, count=1), None)
         return PermissionDenied(f"The connection that was passed is no client's: {why}.")
 
+    def refused_answer(self) -> None:
+        """Tell of a link of a notification that answers nothing."""
+        self._told.tell(TokenRefused(reason="answer", name="", message="answer", count=1), None)
+
     def _refusal(self, reason: str, token: Token | None) -> PermissionDenied:
         name, owner = (token.name, token.owner) if token is not None else ("", None)
         message = f"{reason} {name}".rstrip()

@@ -331,7 +331,7 @@ class Daemon:
             if getattr(new, name) != getattr(self.now.config, name)
         ]
         # Settings that need a restart keep their old values until then.
-        self.now.config = self.now.config.model_copy(update={"models": new.models})
+        self.now.config = self.now.config.model_copy(update={"models": new.models, "notify": new.notify})
         self._model_problems = found.problems
         for secret in found.secrets:
             self.history.redactor.add(secret)

@@ -20,6 +20,7 @@ from starlette.routing import compile_path
 
 from lightagentd.config.gateway import allowed_hosts
 from lightagentd.errors import LightagentError, MalformedMessage, NotFound, PermissionDenied, Unavailable
+from lightagentd.gateway import answers
 from lightagentd.gateway.asked import Asked, Endpoint, Shared
 from lightagentd.gateway.http import HEAD_BYTES
 from lightagentd.gateway.refusals import (
@@ -134,6 +135,9 @@ class Door:
         """The headers that let a page read the answer; none where no page asks. Raises PermissionDenied."""
         origin = request.headers.get("origin")
         if origin is None:
+            return []
+        own = self._shared.gateway.public_url.rstrip("/")
+        if origin == own and request.scope["path"].startswith(answers.PATH):  # the form of our own page
             return []
         if origin not in self._shared.gateway.origins:
             raise PermissionDenied(

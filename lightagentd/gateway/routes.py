@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightagentd.gateway import webhooks
+from lightagentd.gateway import answers, webhooks
 from lightagentd.gateway.ai_sdk import chat as ai_sdk
 from lightagentd.gateway.asked import Endpoint
 from lightagentd.gateway.mcp import endpoint as mcp
@@ -13,6 +13,7 @@ ENDPOINTS = (
     Endpoint(path="/healthz", methods={"GET": health}),
     Endpoint(path="/metrics", methods={"GET": metrics}),
     webhooks.ENDPOINT,
+    answers.ENDPOINT,
     *models.ENDPOINTS,
     *chat.ENDPOINTS,
     *responses.ENDPOINTS,

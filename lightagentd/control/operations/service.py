@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from lightagentd.control.operations.access import Access
 from lightagentd.control.operations.agents import Agents
+from lightagentd.control.operations.answers import Answers
 from lightagentd.control.operations.approvals import Approvals
 from lightagentd.control.operations.confirmations import Confirmations
 from lightagentd.control.operations.conversations import Conversations
@@ -80,6 +81,7 @@ class Service:
         self.approvals = Approvals(access, registry)
         self.rules = Rules(access, runtime)
         self.confirmations = Confirmations(access, shared.confirmations)
+        self.answers = Answers(access, runtime, self.approvals)
         self.policy = Policy(access, registry, history)
         self.hooks = Hooks(access, runtime)
         self.mcp = Mcp(access, runtime)
@@ -125,6 +127,7 @@ _CLASSES: tuple[type[Operations], ...] = (
     Approvals,
     Rules,
     Confirmations,
+    Answers,
     Policy,
     Hooks,
     Mcp,

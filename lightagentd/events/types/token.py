@@ -57,7 +57,7 @@ class TokenRefused(Reported, topic="token.use", type="refused"):
     > Where they come from: journalctl -u lightagent-gateway. The tokens: lactl tokens list"""
     message: Text
     reason: Text
-    """malformed, unknown, wrong, expired, revoked, or client."""
+    """malformed, unknown, wrong, expired, revoked, client, or answer (of a notification's link)."""
     name: Text
     """The token's; empty where none is known by it."""
     count: int

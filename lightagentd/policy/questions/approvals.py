@@ -8,6 +8,8 @@ approval is granted only by `answer`, or by a call of a person who may approve i
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import json
 import secrets
 from collections.abc import Sequence
@@ -37,6 +39,7 @@ ARGS_CHARS = 256 << 10
 PREVIEW_CHARS = 64 << 10
 """A preview is cut there, and says so; the arguments are never cut."""
 
+_ANSWER_DOMAIN = b"lightagentd answer 1\0"
 _NOWHERE = Seat()
 Stored = tuple[Sequence[NewEvent], Sequence[Change]]
 
@@ -188,6 +191,13 @@ class Approvals:
                 suggestion="It has stopped in the middle. Look at what it did, and ask for it again.",
             )
         return found
+
+    def answer_token(self, approval: Approval, destination: str, uid: int, decision: str) -> str:
+        """What answers this very call, as this person, with this decision and no other one. It is kept
+        nowhere: it is made again to compare it.
+        """
+        bound = json.dumps([approval.id, approval.digest, destination, uid, decision])
+        return f"la_{hmac.new(self._key, _ANSWER_DOMAIN + bound.encode(), hashlib.sha256).hexdigest()}"
 
     def _storable(self, value: dict[str, Any]) -> bool:
         """Whether the history stores this unchanged, without removing secrets."""

@@ -28,6 +28,8 @@ HERE = {
     "history import": "it writes the store's files",
     "history restore": "it writes the store's files",
     "kits check": "it reads files",
+    "notify list": "it reads files",
+    "notify test": "it writes files",
     "policy check": "it reads files",
     "skills add": "it writes files",
     "skills check": "it reads files",

@@ -1,4 +1,4 @@
-"""Declares the section `[notify]` of the configuration: whom `lightagent-notify.service` tells what, and what
+"""Declares the section `[notify]` of the configuration: whom `lightagent-away.service` tells what, and what
 they may answer.
 """
 
@@ -101,7 +101,7 @@ class Answers(Section):
 
 
 class Notify(Section):
-    """`[notify]`: `lightagent-notify.service` tells people who are away, and lets them answer."""
+    """`[notify]`: `lightagent-away.service` tells people who are away, and lets them answer."""
 
     to: dict[Annotated[str, AfterValidator(_name)], Destination] = Field(default_factory=dict)
     """The destinations."""

@@ -8,7 +8,7 @@ from pathlib import Path
 PROBLEM = "problem"
 """The file in the runtime folder of the service."""
 _PROBLEM_CHARS = 500
-SERVICES: Mapping[str, str] = {"lightagent-telemetry": "Telemetry", "lightagent-notify": "Notifications"}
+SERVICES: Mapping[str, str] = {"lightagent-telemetry": "Telemetry", "lightagent-away": "Notifications"}
 """The services that have one, and what the problems of each are about."""
 
 

@@ -1,1 +1,1 @@
-"""`lightagent-notify.service`: tells people who are away what waits for them and what happened."""
+"""`lightagent-away.service`: tells people who are away what waits for them and what happened."""

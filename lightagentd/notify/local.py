@@ -1,4 +1,4 @@
-"""Runs the command of a destination, or sendmail(8), as its user: `lightagent-notify.service` starts it.
+"""Runs the command of a destination, or sendmail(8), as its user: `lightagent-away.service` starts it.
 
 It becomes that user for good before anything else, and a command gets no more rights than they have.
 """
@@ -9,19 +9,17 @@ import argparse
 import asyncio
 import os
 import pwd
-import shutil
 import sys
 
 from lightagentd.errors import LightagentError, NotFound, ToolError, Unavailable
 from lightagentd.host import libc
 from lightagentd.host.process import run
-from lightagentd.unattended.delivery import SENDMAIL_PATH
 from lightagentd.unattended.owner import become
 
 
 def main() -> None:
     """What is wrong is a sentence on standard error, with a status that is not 0."""
-    parser = argparse.ArgumentParser(prog="lightagent-notify-local", description="Run a command as a user.")
+    parser = argparse.ArgumentParser(prog="lightagent-away-local", description="Run a command as a user.")
     parser.add_argument("--user", required=True)
     parser.add_argument("--timeout", type=float, required=True, metavar="SECONDS")
     parser.add_argument("--id", required=True, help="the id of the message")
@@ -33,16 +31,9 @@ def main() -> None:
             become(pwd.getpwnam(options.user))
         except KeyError:
             raise NotFound(f"There is no user {options.user[:60]!r}.") from None
-        argv = list(options.argv)
         if not options.mail:
             libc.forbid_new_privileges()
-        elif (
-            found := shutil.which(argv[0], path=os.environ.get("PATH", "") + ":" + SENDMAIL_PATH)
-        ) is not None:
-            argv[0] = found
-        else:
-            raise Unavailable("There is no sendmail(8) on this machine.")
-        asyncio.run(_run(argv, options.timeout, options.id))
+        asyncio.run(_run(options.argv, options.timeout, options.id))
     except LightagentError as err:
         sys.stderr.write(f"{err} {err.suggestion}\n")
         sys.exit(err.exit_status)

@@ -20,7 +20,7 @@ from lightagentd.notify.notices import Notice, Reader, named
 
 _NUMBERS = re.compile(r"\d+")
 _KEPT_MOST = 1000
-_OWN = f"{SERVICES['lightagent-notify']}: "
+_OWN = f"{SERVICES['lightagent-away']}: "
 _SKILL = "health"
 _WHOSE = {"owner": "user {}", "owner_day": "user {} today (UTC)", "day": "all users today (UTC)"}
 

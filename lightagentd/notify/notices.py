@@ -206,7 +206,7 @@ class Reader:
             about.pop("id"),
             title + ("came to no answer" if failed else "answered"),
             text,
-            hint=f"lactl sessions show {named(event['session'])}",
+            hint=f"lactl sessions show {named(event['session'])}" if event["session"] else "",
             **about,
         )
 

@@ -1,4 +1,4 @@
-"""`lightagent-notify.service`: follows the events, and tells people who are away.
+"""`lightagent-away.service`: follows the events, and tells people who are away.
 
 It is an ordinary client of the control socket. What is to be told is stored before the position behind its
 event moves, and a message is taken out of that store once its destination took it: each comes at least once,
@@ -364,8 +364,8 @@ class Service:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="lightagent-notify",
-        description="Tell people who are away. It is what lightagent-notify.service starts.",
+        prog="lightagent-away",
+        description="Tell people who are away. It is what lightagent-away.service starts.",
     )
     parser.add_argument("--folder", type=Path, metavar="DIR", help="instead of /etc/lightagentd")
     parser.add_argument(

@@ -24,10 +24,11 @@ from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 
 from lightagentd.config.notify import Destination, secret_of
-from lightagentd.errors import LightagentError, MessageTooLarge, ToolError
+from lightagentd.errors import LightagentError, MessageTooLarge, ToolError, Unavailable
 from lightagentd.host.process import run
 from lightagentd.notify.messages import Message
 from lightagentd.text.strict_json import BadJson, decoded
+from lightagentd.unattended.delivery import check_sendmail
 from lightagentd.unattended.posting import LONGEST_WAIT_S, Answered, NotTaken, Poster
 
 NTFY_BYTES, MATRIX_BYTES, WHOLE_BYTES = 4096, 32 << 10, 64 << 10
@@ -163,7 +164,11 @@ class Mail:
         mail["Message-ID"] = f"<{message.id}@{socket.gethostname() or 'localhost'}>"
         mail["Auto-Submitted"] = "auto-generated"  # RFC 3834: no out-of-office answers
         mail.set_content(message.text)
-        await _run_as(self._destination, ["sendmail", "-t", "-i"], bytes(mail), message.id, mail=True)
+        try:
+            argv = [check_sendmail(), "-t", "-i"]
+        except Unavailable as err:
+            raise NotTaken("There is no sendmail(8) on this machine.") from err
+        await _run_as(self._destination, argv, bytes(mail), message.id, mail=True)
 
 
 class Command(Mail):

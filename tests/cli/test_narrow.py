@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,6 +16,7 @@ from tests.cli.test_inputs import question
 from tests.cli.test_models import FOUND, UNKNOWN, model, provider
 from tests.cli.test_trace import serve
 from tests.cli.test_usage import row
+from tests.conftest import write
 from tests.scripted_daemon import (
     ScriptedDaemon,
     agent,
@@ -267,6 +270,17 @@ def test_what_one_came_for_is_seen_of_what_is_stored(
     check(scripted, command, STORED[command], width)
 
 
+@pytest.mark.parametrize("width", [80, 60])
+def test_what_one_came_for_is_seen_of_whom_a_service_tells(tmp_path: Path, width: int) -> None:
+    one = {"kind": "ntfy", "waiting": 3, "sent_us": 0, "failed_us": 1_763_768_400_000_000, "problem": TEXT}
+    write(tmp_path / "lightagent-away" / "status.json", json.dumps({"destinations": {"phone": one}}))
+    where = environment(NO_COLOR="1", LIGHTAGENT_SOCKET=str(tmp_path / "run" / "control.sock"))
+    done = on_terminal(["notify", "list"], width=width, env=where)
+    assert done.status == 0, done.err
+    assert [word for word in ("phone", "3", "never", TEXT.split()[0]) if word not in done.out] == []
+    assert max(map(len, done.out.splitlines())) <= width, done.out
+
+
 def test_every_list_is_looked_at() -> None:
     lists = {
         f"{noun} list"
@@ -274,7 +288,7 @@ def test_every_list_is_looked_at() -> None:
         if isinstance(group := root.get_command(click.Context(root), noun), click.Group)
         and "list" in group.commands
     }
-    assert lists <= {" ".join(name.split()[:2]) for name in (*LISTS, *STORED)}
+    assert lists <= {" ".join(name.split()[:2]) for name in (*LISTS, *STORED, "notify list")}
 
 
 def test_the_meaning_of_an_exit_status_is_whole() -> None:

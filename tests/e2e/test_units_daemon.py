@@ -25,6 +25,7 @@ OWN_UNITS = (
     "lightagent-triggers.service",
     "lightagent-triggers.path",
     "lightagent-telemetry.service",
+    "lightagent-away.service",
     "lightagent-gateway.service",
     "lightagent-gateway.socket",
 )
@@ -34,6 +35,7 @@ EXPOSURE = {
     "lightagent-prompt@daily.service": 2.5,
     "lightagent-triggers.service": 2.6,
     "lightagent-telemetry.service": 2.6,
+    "lightagent-away.service": 2.6,
     "lightagent-gateway.service": 1.5,
 }
 HANGING = """

@@ -29,7 +29,7 @@ async def notifying(
     paths: Paths, config: Config, clock: Callable[[], float] = time.time
 ) -> AsyncIterator[Service]:
     """The service, once it follows the daemon."""
-    runtime = paths.runtime.with_name("lightagent-notify")
+    runtime = paths.runtime.with_name("lightagent-away")
     runtime.mkdir(exist_ok=True)
     service = Service(config, paths.state / "notify.json", control=paths.socket, runtime=runtime, clock=clock)
     task = asyncio.create_task(service.run())

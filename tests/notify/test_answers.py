@@ -6,13 +6,12 @@ import contextlib
 import os
 import pwd
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import httpx
 import pytest
 
 from lightagentd.config.configuration import load
-from lightagentd.control.operations import answers as operations
 from lightagentd.host.paths import Paths
 from tests.agents.asking import FRONT, add, prepare
 from tests.agents.scripted import until
@@ -124,7 +123,7 @@ async def test_what_a_token_does_not_answer(paths: Paths, monkeypatch: pytest.Mo
 
         questions = it.gateway.daemon.daemon.registry.shared.asked.approvals.questions
         kept = questions.get(approval)
-        changed = operations.replace(kept, digest="0" * 64)
+        changed = replace(kept, digest="0" * 64)
         questions._pending[approval] = changed  # what is asked about is another call now
         assert (await it.browser.post(link)).status_code == 404
         questions._pending[approval] = kept

@@ -92,7 +92,7 @@ def test_only_change_is_for_an_administrator_to_enable() -> None:
         "lightagentd.service",
         "lightagentd.socket",
     ]
-    assert sorted(enabled) == ["lightagent-change@.socket", *others]
+    assert sorted(enabled) == ["lightagent-away.service", "lightagent-change@.socket", *others]
 
 
 @pytest.mark.parametrize("place", [Place.KEYS, Place.INSPECT])

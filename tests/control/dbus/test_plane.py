@@ -111,7 +111,8 @@ def test_both_planes_have_the_same_operations() -> None:
         for method, _ in METHOD.findall(text)
     }
     assert set(methods()) - varlink == {(MANAGER, "AskForAnswer"), (MANAGER, "Prompt")}
-    of_the_gateway = {(MANAGER, "Authenticate"), ("org.lightagent1.Triggers", "Deliver")}
+    answers = {("org.lightagent1.Approvals", name) for name in ("MakeAnswers", "AnswerFromAway")}
+    of_the_gateway = {(MANAGER, "Authenticate"), ("org.lightagent1.Triggers", "Deliver"), *answers}
     assert varlink - set(methods()) == of_the_gateway, "which has a connection of its own"
 
 

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import json
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -48,6 +49,8 @@ class Receiver:
     taken_before_reply: bool = False
     """Whether what `replies` answer is taken all the same: an answer that is lost on its way."""
     port: int = 0
+    listens: socket.socket | None = None
+    """Where it listens, in the place of a port of this machine."""
 
     async def __aenter__(self) -> Receiver:
         app = web.Application(client_max_size=1 << 20)
@@ -56,8 +59,8 @@ class Receiver:
         app.router.add_put("/_matrix/client/v3/rooms/{room}/send/m.room.message/{txn}", self._matrix)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port)
-        await site.start()
+        where = self.listens or socket.create_server(("127.0.0.1", self.port))
+        await web.SockSite(self._runner, where).start()
         self.port = self._runner.addresses[0][1]
         return self
 

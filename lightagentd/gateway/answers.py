@@ -46,7 +46,7 @@ async def _answered(asked: Asked, *, decide: bool) -> Response:
     callers, address = asked.shared.callers, asked.connection.address
     callers.guesses.check(address)
     try:
-        async with AsyncClient(callers.control, timeout_s=TIMEOUT_S) as client:
+        async with asked.shared.deliveries, AsyncClient(callers.control, timeout_s=TIMEOUT_S) as client:
             token = asked.parameters["token"]
             found = (await client.call("Approvals.AnswerFromAway", token=token, decide=decide))["answer"]
     except LightagentError as err:

@@ -29,10 +29,7 @@ async def health(client: AsyncClient, told: dict[str, Any], reader: Reader) -> N
     """What got worse since the last look; None for nothing. `told` keeps it. Raises a client's errors."""
     found = {f"daemon {_NUMBERS.sub('#', text)}": text for text in await _problems(client)}
     try:
-        found |= {
-            f"{one['severity']} {_NUMBERS.sub('#', one['text'])}": f"{one['severity']}: {one['text']}"
-            for one in await _findings(client)
-        }
+        found |= {f"machine {_NUMBERS.sub('#', one['text'])}": one["text"] for one in await _findings(client)}
     except (LightagentError, KeyError, TypeError, ValueError):
         kept = told.get("health", [])  # what cannot be looked at is neither better nor worse
         found |= {key: "" for key in kept if key not in found and not key.startswith("daemon ")}
@@ -54,8 +51,9 @@ async def _problems(client: AsyncClient) -> list[str]:
 
 
 async def _findings(client: AsyncClient) -> list[dict[str, Any]]:
-    """What the checks of the skill health find, in the sandbox of an agent that may run it. Raises KeyError,
-    TypeError, ValueError for an answer that is none.
+    """The problems that the checks of the skill health find, in the sandbox of an agent that may run it;
+    warnings come and go too often to be told. Raises KeyError, TypeError, ValueError for an answer that is
+    none.
     """
     agents = (await client.call("Agents.List"))["agents"]
     able = [
@@ -71,7 +69,7 @@ async def _findings(client: AsyncClient) -> list[dict[str, Any]]:
     async with contextlib.aclosing(replies):
         async for reply in replies:
             text = reply["event"].get("text") or "" if reply["event"]["type"] == "done" else text
-    return list(json.loads(text)["findings"])
+    return [one for one in json.loads(text)["findings"] if one["severity"] == "problem"]
 
 
 async def budgets(

@@ -26,7 +26,7 @@ KINDS = (
     *("daemon.state/panic", "daemon.state/panic_ended", "budget.exceeded"),
 )
 """What is followed."""
-TITLE_CHARS, NAME_CHARS, TEXT_CHARS = 150, 60, 256 << 10
+TITLE_CHARS, NAME_CHARS, TEXT_CHARS = 150, 60, 32 << 10
 _TRIAGE = "triage:"
 _NO_END = "fallback"
 """The one event of `agent.error` that does not end a turn."""

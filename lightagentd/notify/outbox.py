@@ -19,7 +19,7 @@ from lightagentd.config.notify import About, Destination, Notify
 from lightagentd.notify.notices import Notice
 from lightagentd.unattended.following import damaged, read_state, store_state
 
-WAITING_MOST = 1000
+WAITING_MOST = 500
 """So many notices wait for one destination; one more takes the place of the oldest, which is counted."""
 _MESSAGE_MOST = 50
 """So many notices are one message."""

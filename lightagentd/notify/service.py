@@ -27,6 +27,7 @@ from lightagentd.config.service_problem import PROBLEM
 from lightagentd.errors import (
     ApprovalClosed,
     ApprovalMismatch,
+    Cancelled,
     ConfigError,
     DaemonUnreachable,
     LightagentError,
@@ -164,6 +165,7 @@ class Service:
             if told != self.outbox.told:
                 self.outbox.told = told
                 await self.outbox.store()
+                self._tell()
             await asyncio.sleep(self._notify.health_s)
 
     # Telling
@@ -380,11 +382,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         service = Service(
             config, options.state, control=options.socket, runtime=Path(runtime) if runtime else None
         )
+        with contextlib.suppress(Cancelled):  # told to end
+            run_until_told(service.run)
     except LightagentError as err:
         notify(f"STATUS={err.message}")
         parser.exit(err.exit_status, f"<3>{err.message} {err.suggestion}\n")
-    with contextlib.suppress(LightagentError):  # told to end
-        run_until_told(service.run)
 
 
 if __name__ == "__main__":

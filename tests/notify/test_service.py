@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import pwd
 import signal
-import subprocess
 import sys
 import time
 from email import message_from_bytes, policy
@@ -32,6 +32,7 @@ from tests.agents.scripted import Scripted, until
 from tests.conftest import REPOSITORY, write
 from tests.notify.receivers import ROOM, SECRET, TOKEN, Receiver, answers
 from tests.notify.rig import QUICK, call, configured, notifying
+from tests.prepared import Forked, prepared
 from tests.scripted_model import call as calls
 from tests.scripted_model import say
 
@@ -189,13 +190,18 @@ async def test_killed_between_taking_and_storing_it_loses_and_doubles_nothing(pa
         return
 
     state = paths.state / "notify.json"
-    argv = [sys.executable, "-m", "lightagentd.notify.service", f"--folder={paths.config}"]
-    argv += [f"--socket={paths.socket}", f"--state={state}"]
+    argv = [f"--folder={paths.config}", f"--socket={paths.socket}", f"--state={state}"]
+
+    def started() -> Forked:
+        env = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "HOME": "/"}
+        with Path(os.devnull).open("r+b") as nothing:
+            streams = (nothing.fileno(), nothing.fileno(), nothing.fileno())
+            return prepared().fork("lightagentd.notify.service", argv, env, REPOSITORY, streams)
 
     async with Receiver() as receiver, asking(paths, [say("ok")]) as it:
         configured(paths, ntfy(receiver))
         for round_ in (1, 2, 3):
-            process = subprocess.Popen(argv, cwd=REPOSITORY)
+            process = started()
             try:
                 await until(state.exists)
                 receiver.replies, receiver.taken_before_reply = [kill], True
@@ -203,17 +209,17 @@ async def test_killed_between_taking_and_storing_it_loses_and_doubles_nothing(pa
                 await fail(it, f"the {round_}. thing")
                 await asyncio.wait_for(killed.wait(), 60)
             finally:
-                process.kill()
-                await asyncio.to_thread(process.wait)
+                process.send_signal(signal.SIGKILL)
+                await until(lambda process=process: process.poll() is not None)  # type: ignore[misc]
             receiver.taken_before_reply = False
             assert json.loads(state.read_text())["to"]["phone"]["sending"] is not None
-        process = subprocess.Popen(argv, cwd=REPOSITORY)
+        process = started()
         try:
             await until(lambda: "the 3. thing" in str(receiver.messages))
             await until(lambda: json.loads(state.read_text())["to"]["phone"]["sending"] is None)
         finally:
-            process.terminate()
-            await asyncio.to_thread(process.wait)
+            process.send_signal(signal.SIGTERM)
+            await until(lambda: process.poll() is not None)
     said = "".join(one["message"] for one in receiver.messages)
     assert [said.count(f"the {round_}. thing") for round_ in (1, 2, 3)] == [1, 1, 1]
     assert len(receiver.requests) > len(receiver.taken), "some came again, with the id of before"
@@ -300,10 +306,14 @@ def _inputs(it: Scripted) -> list[str]:
 
 async def test_budgets_are_told_once_and_health_when_it_gets_worse(paths: Paths, quick: None) -> None:
     limits = "[budgets.day]\ntokens = 18\n"
-    async with Receiver() as receiver:
+    async with Receiver() as receiver, contextlib.AsyncExitStack() as stack:
         section = QUICK.replace("health_s = 86400", "health_s = 0.05")
         config = configured(paths, ntfy(receiver), section, limits)
-        async with asking(paths, [say("ok")]) as it, notifying(paths, config):
+        async with asking(paths, [say("ok")], front="skills: []") as it:
+            for one in (await call(paths, "Agents.List"))["agents"]:
+                if one["name"] != "test":  # so that nobody looks at the machine of this test
+                    await call(paths, "Agents.Stop", name=one["name"])
+            await stack.enter_async_context(notifying(paths, config))
             await it.prompt(await it.session(), "go")  # 15 tokens, which is more than 80%
             await until(lambda: receiver.taken)
             write(problem_file(paths.runtime, "lightagent-telemetry"), "it sends nothing since 3 h")

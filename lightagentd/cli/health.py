@@ -13,8 +13,10 @@ import click
 from lightagentd import errors
 from lightagentd.cli.options import Command, Settings, agent_names, words_of
 from lightagentd.cli.output import print_json, say, say_markdown, told
+from lightagentd.cli.question import visible
 from lightagentd.cli.terminal import Styled, is_terminal
 from lightagentd.cli.when import local
+from lightagentd.config.service_problem import SERVICES
 from lightagentd.errors import AgentNotFound, ToolError
 
 PROBLEMS, WARNINGS = 2, 1
@@ -45,17 +47,22 @@ def command(
 ) -> None:
     """Say what is wrong with this machine, the worst first.
 
-    Every cheap check of the skill health is made at once, without a model. The exit status is 0 when nothing
+    Every cheap check of the skill health is made at once, without a model; a destination of notifications or
+    telemetry that fails is a warning, too. The exit status is 0 when nothing
     is wrong, 1 with warnings, and 2 with problems. With --json: the findings, the checks that were made, and
     those that could not be, each with the reason.
     """
     while True:
         found = _told(settings, agent, "health", full=full)
+        beside = _of_services(settings)
+        found["findings"] += beside
         if every_s is not None and is_terminal() and not settings.json:
             say(Styled(_CLEAR), end="")
         if every_s is not None and not settings.json:
             say(f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S}, again in {every_s} s:\n")
         _show(settings, found)
+        for one in beside if not settings.json else ():
+            say(f"\nwarning: {visible(one['text'])}")
         if every_s is None:
             break
         time.sleep(every_s)
@@ -99,6 +106,17 @@ def snapshot(settings: Settings, agent: str | None) -> None:
     taken = settings.call("Manager.TakeSnapshot", timeout_s=None, agent=agent)
     parts = ", ".join(f"{one['count']} of {one['name']}" for one in taken["sections"] if one["count"])
     told(settings, taken, f"Stored as event {taken['seq']}: {parts}.", taken["seq"], local(taken["taken_us"]))
+
+
+def _of_services(settings: Settings) -> list[dict[str, Any]]:
+    """What keeps the services beside the daemon from their work, as findings."""
+    problems = settings.call("Manager.GetStatus")["problems"]
+    about = tuple(f"{name}: " for name in SERVICES.values())
+    return [
+        {"text": one, "ask": "", "since": None, "severity": "warning"}
+        for one in problems
+        if one.startswith(about)
+    ]
 
 
 def _show(settings: Settings, found: dict[str, Any]) -> None:

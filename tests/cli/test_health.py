@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from lightagentd.config.service_problem import problem_file
 from lightagentd.host.paths import Paths
 from tests.conftest import DaemonProcess, write
 
@@ -57,6 +58,14 @@ def test_the_exit_status_of_health_is_the_worst_that_was_found(daemon: DaemonPro
     text = daemon.lactl("health").stdout
     assert text.startswith("**")
     assert len(text.splitlines()) <= 25
+
+
+def test_a_service_beside_the_daemon_that_fails_is_a_warning(daemon: DaemonProcess) -> None:
+    told = write(problem_file(daemon.paths.runtime, "lightagent-away"), "phone: it says\x1b no")
+    found = daemon.lactl("health")
+    told.unlink()
+    assert found.stdout.endswith("warning: Notifications: phone: it says\\x1b no\n")
+    assert found.returncode in (1, 2)
 
 
 def test_what_changed_since_a_snapshot_is_told(daemon: DaemonProcess) -> None:

@@ -101,7 +101,7 @@ class Reader:
         if data is None:
             return None
         about = {
-            "id": event["seq"] and f"{event['seq']}-{event['hash'][:16]}",
+            "id": f"{event['seq']}-{event['hash'][:16]}",
             "at_us": int(event["time"]),
             "agent": event["agent"],
         }

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from lightagentd.client.aio import AsyncClient
 from lightagentd.config.service_problem import problem_file
 from lightagentd.errors import StorageError
 from lightagentd.events.types.trigger import TriggerFailed
@@ -286,7 +287,24 @@ def test_when_quiet_hours_end() -> None:
     assert left("", 3, 0) == 0.0
 
 
-async def test_secrets_and_questions_and_triage(paths: Paths, quick: None) -> None:
+async def test_why_a_unit_failed_is_told(paths: Paths, quick: None) -> None:
+    async with (
+        Receiver() as receiver,
+        asking(paths, [say("The disk is full.")]) as it,
+        notifying(paths, configured(paths, ntfy(receiver))),
+        AsyncClient(paths.socket) as client,
+    ):
+        await it.prompt(await it.session(), "go")  # of which nobody is told
+        given = {"name": "triage", "data": {"unit": "web.service"}, "agent": "test"}
+        async for _ in client.stream("Triggers.Run", **given, correlation_id="triage:web.service"):
+            pass
+        await until(lambda: receiver.taken)
+    [message] = receiver.messages
+    assert message["title"] == "web.service failed: test answered"
+    assert message["message"].startswith("The disk is full.\nlactl sessions show ses_")
+
+
+async def test_an_agent_asks_its_person(paths: Paths, quick: None) -> None:
     async with Receiver() as receiver:
         config = configured(paths, ntfy(receiver, 'agents = ["test"]'))
         script = [calls("human_ask", {"question": f"which {GITHUB}?", "choices": ["a", "b"]}), say("ok")]
@@ -376,5 +394,11 @@ def test_nothing_becomes_a_header_or_an_own_line() -> None:
     made = notice("a\r\nBcc: evil@example.org\n\u2028x", "one\r\nBcc: evil@example.org\x00\u202e")
     assert made.title == "one\\x0d Bcc: evil@example.org\\x00\\u202e"
     assert not set(made.text) & set("\r\u2028")
+    hidden = Reader(Redactor(["a-secret-of-this-service"])).made(
+        "panic", "n", f"by {GITHUB}", "with a-secret-of-this-service"
+    )
+    assert "[removed" in hidden.title
+    assert "[removed" in hidden.text
+    assert not hidden.whole, "nobody allows a call of which a part is left out"
     assert signing_key("plain") == b"plain"
     assert signing_key("whsec_aGVsbG8=") == b"hello"

@@ -58,6 +58,8 @@ PACKAGES = (
     "iputils-ping",
     "procps",
     "libglib2.0-bin",  # gdbus(1)
+    "cockpit-ws",
+    "cockpit-bridge",
     *DEPENDENCIES,
 )
 BUILD_PACKAGES = (

@@ -68,16 +68,29 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
         return session_info(await self.begin(caller, self._registry.get(agent), title))
 
     @method("List", returns="sessions")
-    async def listed(self, caller: Caller, agent: str = "", parent: str = "") -> list[api.Session]:
+    async def listed(
+        self,
+        caller: Caller,
+        agent: str = "",
+        parent: str = "",
+        title: str = "",
+        first: int = 0,
+        limit: int | None = None,
+    ) -> list[api.Session]:
         """The caller's sessions, newest first; with parent the sessions that this one's turns made with other
-        agents, which are not among the others.
+        agents, which are not among the others. With title those that have it in their title or id, in any
+        case of letters. limit gives so many of them, from the number first (0) on.
         """
+        if limit is not None:
+            check_limit(limit)
+        part = slice(max(first, 0), None if limit is None else max(first, 0) + limit)
+        words = title.casefold()
         if parent:
             await self._access.admit_to(caller, Operation.INSPECT, parent)
             children = await asyncio.to_thread(self._registry.children_of, parent)
             found = [child for _, child in children if agent in ("", child.record.agent)]
             found.sort(key=lambda child: child.record.created_us, reverse=True)
-            return [session_info(child) for child in found]
+            return [session_info(child) for child in _titled(found, words)[part]]
         caller = await self._access.admit(caller, Operation.INSPECT, agent=agent, viewing=True)
         if agent:
             agents = [self._registry.get(agent)]
@@ -86,7 +99,7 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
             agents = [one for one in self._registry.agents.values() if one.name in seen]
         found = [session for one in agents for session in self._access.visible(caller, one)]
         found.sort(key=lambda session: session.record.updated_us, reverse=True)
-        return [session_info(session) for session in found]
+        return [session_info(session) for session in _titled(found, words)[part]]
 
     @method("Get", returns="session")
     async def get(self, caller: Caller, session: str) -> api.Session:
@@ -371,6 +384,11 @@ def session_info(session: Session) -> api.Session:
         mode=session.mode,
         waits_for=session.running.waits_for if session.waiting and session.running else "",
     )
+
+
+def _titled(found: list[Session], words: str) -> list[Session]:
+    """Those with the words, in small letters, in their title or id."""
+    return [one for one in found if words in one.record.title.casefold() or words in one.id]
 
 
 def _letter(event: Event, data: dict[str, Any], mail: Mail) -> api.Letter:

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Writes the files that are generated from the code, which must be importable with its dependencies.
 
-`generate.py OUT` makes OUT/man and OUT/completions for a package. The pages lactl(1), those of its
+`generate.py OUT` makes OUT/man, OUT/completions and OUT/cockpit (its translations) for a package. The pages lactl(1), those of its
 commands, lightagentd.toml(5) and org.lightagent1(5) come from the code; the others are in `man/` and get the
 version, the date and the files of `examples/`. The output is the same for the same code and SOURCE_DATE_EPOCH
 (https://reproducible-builds.org/specs/source-date-epoch/).
@@ -25,6 +25,7 @@ from learning import training
 from manual import commands, configuration, interfaces
 from manual.catalog import catalog
 from manual.client import typed_methods
+from manual.page import translations
 from manual.roff import Stamp
 
 from lightagentd import __version__
@@ -54,7 +55,7 @@ def main(out: Path) -> None:
     moment = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
     date = datetime.fromtimestamp(moment, UTC).date().isoformat()
     stamp = Stamp(date=date, version=__version__)
-    for folder in ("man", "completions"):
+    for folder in ("man", "completions", "cockpit"):
         (out / folder).mkdir(parents=True, exist_ok=True)
     pages = commands.pages(stamp) | {name: page(stamp) for name, page in PAGES.items()}
     for name, text in pages.items():
@@ -64,6 +65,8 @@ def main(out: Path) -> None:
     for name, shell in COMPLETIONS.items():
         script = shell(lactl, {}, "lactl", "_LACTL_COMPLETE")
         (out / "completions" / name).write_text(script.source_template % script.source_vars())
+    for name, text in translations().items():
+        (out / "cockpit" / name).write_text(text)
 
 
 def checkout(out: Path) -> None:

@@ -84,6 +84,10 @@ mv "$DESTDIR/usr/share/bash-completion/completions/lactl.bash" "$DESTDIR/usr/sha
 put 644 "$zsh" "$pages/completions/_lactl"
 put 644 /usr/share/fish/vendor_completions.d "$pages/completions/lactl.fish"
 
+page=/usr/share/cockpit/lightagentd
+put 644 "$page" packaging/cockpit/*.js packaging/cockpit/*.css packaging/cockpit/*.html packaging/cockpit/manifest.json \
+  "$pages"/cockpit/*.js
+
 tree packaging/examples /usr/share/doc/lightagentd/examples
 
 put 644 /etc/lightagentd packaging/lightagentd.toml

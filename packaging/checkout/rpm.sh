@@ -33,5 +33,5 @@ if ! "$here/builder.sh" "$work" rpmbuild -bb --nodeps --define "_topdir /build" 
   exit 1
 fi
 mkdir -p "$target"
-cp "$work"/RPMS/noarch/lightagentd-"$version"-*.noarch.rpm "$target"
+cp "$work"/RPMS/noarch/*-"$version"-*.noarch.rpm "$target"
 ls "$target"/lightagentd-"$version"-*.noarch.rpm

@@ -7,7 +7,7 @@ import { LongList } from "./list.js";
 import { Growing } from "./markdown.js";
 import { planCard } from "./plan.js";
 import { approvalCard, callDetails, effectLabel, inputCard } from "./questions.js";
-import { agents, sessions } from "./stores.js";
+import { agents, sessions, wanted } from "./stores.js";
 
 const _ = cockpit.gettext;
 const ngettext = cockpit.ngettext;
@@ -72,10 +72,16 @@ class ChatView {
     }
 
     build(panel) {
-        this.agent = h("select.pf-v6-c-form-control", { onchange: () => this.showSessions() });
-        this.search = h("input.pf-v6-c-form-control", { type: "search", oninput: () => this.showSessions() });
+        this.agent = h("select.pf-v6-c-form-control", {
+            onchange: () => {
+                wanted.agent = this.agent.value;
+                this.find();
+            },
+        });
+        this.search = h("input.pf-v6-c-form-control", { type: "search", oninput: () => this.find() });
         const list = this.sessionList = h("div.sessions", { role: "list", "aria-label": _("Sessions"), tabIndex: 0 });
-        this.list = new LongList(list, { key: one => one.id.v, guess: 58, draw: one => this.sessionRow(one) });
+        this.list = new LongList(list, { key: one => one.id.v, guess: 58, even: true, draw: one => this.sessionRow(one) });
+        list.addEventListener("scroll", () => list.scrollHeight - list.scrollTop - list.clientHeight < 3000 && sessions.more(), { passive: true });
         this.count = h("p.note", { role: "status" });
         const side = h("aside.side", { "aria-label": _("Sessions") },
                        field(_("Agent"), this.agent), button(_("New conversation"), () => this.open(""), { kind: "primary" }),
@@ -170,28 +176,40 @@ class ChatView {
         return this.conversation?.session?.agent || this.agent.value;
     }
 
+    find() {
+        clearTimeout(this.finding);
+        this.finding = setTimeout(() => {
+            Object.assign(wanted, { title: this.search.value.trim() });
+            sessions.refresh();
+        }, 200);
+        this.showSessions();
+        this.showModels();
+    }
+
     showSessions() {
-        const all = sessions.value ? [...sessions.value.values()] : [];
-        const words = this.search.value.toLowerCase();
-        const found = all.filter(one => (!this.agent.value || one.agent.v === this.agent.value) &&
-                                        (!words || one.title.v.toLowerCase().includes(words) || one.id.v.includes(words)));
-        const told = found.map(one => `${one.title.v} ${one.state.v}`);
+        const found = sessions.value ? [...sessions.value.values()] : [];
         this.list.set(found);
-        found.slice(0, 100).forEach((one, at) => this.told?.[at] !== told[at] && this.list.redraw(one));
-        this.told = told.slice(0, 100);
+        for (const [key, row] of this.list.rows) {
+            const raw = sessions.value.get(key);
+            if (raw && row.raw !== raw)
+                this.list.redraw(raw);
+        }
         if (this.conversation && !this.conversation.session?.title)
             this.showHead();
-        replace(this.count, sessions.error && !all.length ? sessions.error.message
-            : cockpit.format(ngettext("$0 session", "$0 sessions", found.length), number(found.length)));
+        replace(this.count, sessions.error && !found.length ? sessions.error.message : sessions.ended
+            ? cockpit.format(ngettext("$0 session", "$0 sessions", found.length), number(found.length))
+            : cockpit.format(_("The newest $0 sessions; scroll for more."), number(found.length)));
     }
 
     sessionRow(raw) {
         const one = plain(raw);
         const open = () => this.open(one.id);
-        return h("div.session-row", { role: "listitem" },
+        const row = h("div.session-row", { role: "listitem" },
                  h("button.session", { type: "button", onclick: open, "aria-current": one.id === this.conversation?.id ? "true" : null },
                    h("span.title", {}, one.title || _("(no title)")),
-                   h("span.time", {}, when(one.updated_us), " ", STATES[one.state] ?? one.state, one.mode !== "normal" ? ` · ${_("plan")}` : "")));
+                   h("span.time", {}, when(one.updated_us), " ", STATES[one.state] ?? one.state, one.mode !== "normal" ? ` · ${_("plan")}` : "", one.agent === this.agent.value ? "" : ` · ${one.agent}`)));
+        row.raw = raw;
+        return row;
     }
 
     row(item) {

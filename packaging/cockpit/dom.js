@@ -188,13 +188,23 @@ export function select(choices, value, attributes = {}) {
     }));
 }
 
+const formatters = new Map();
+
+/** One formatter of each kind: to make one takes long. */
+function formatter(kind, options) {
+    const name = JSON.stringify(options);
+    if (!formatters.has(name))
+        formatters.set(name, new kind((cockpit.language || "en").replace("_", "-"), options));
+    return formatters.get(name);
+}
+
 /** Microseconds since 1970 as a time of here. */
 export function when(us) {
     if (!us)
         return "";
     const time = new Date(us / 1000);
     const day = time.toDateString() === new Date().toDateString() ? {} : { dateStyle: "short" };
-    return new Intl.DateTimeFormat(language(), { timeStyle: "medium", ...day }).format(time);
+    return formatter(Intl.DateTimeFormat, { timeStyle: "medium", ...day }).format(time);
 }
 
 export function span(ms) {
@@ -206,11 +216,7 @@ export function span(ms) {
 }
 
 export function number(value) {
-    return new Intl.NumberFormat(language(), { maximumFractionDigits: 2 }).format(value);
-}
-
-function language() {
-    return (cockpit.language || "en").replace("_", "-");
+    return formatter(Intl.NumberFormat, { maximumFractionDigits: 2 }).format(value);
 }
 
 /** Pairs of name and value as a list. */

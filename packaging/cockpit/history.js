@@ -153,7 +153,7 @@ class HistoryView {
         if (!events.length)
             throw new Error(_("This turn is not in the history."));
         events.sort((one, other) => one.seq - other.seq);
-        replace(this.turn, h("h2", {}, _("A turn of "), events[0].agent, " ", button(_("Close"), async () => {
+        replace(this.turn, h("h2", {}, cockpit.format(_("A turn of $0"), events[0].agent), " ", button(_("Close"), async () => {
             this.shown = "";
             replace(this.turn);
             cockpit.location.go(["history"]);

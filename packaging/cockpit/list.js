@@ -4,10 +4,11 @@ import { h } from "./dom.js";
 
 const BEYOND_PX = 600;
 
-/** `draw(item)` gives the element of an item, once; `key(item)` is its name. `guess` is the height of a row in px. */
+/** `draw(item)` gives the element of an item, once; `key(item)` is its name. `guess` is the height of a row in px, of
+ *  each one if they are `even`. With `sticks` the end stays in sight while it grows. */
 export class LongList {
-    constructor(element, { key, draw, guess, sticks = false }) {
-        Object.assign(this, { element, key, draw, guess, sticks });
+    constructor(element, { key, draw, guess, sticks = false, even = false }) {
+        Object.assign(this, { element, key, draw, guess, sticks, even });
         this.items = [];
         this.heights = new Map();
         this.rows = new Map();
@@ -78,25 +79,7 @@ export class LongList {
     render() {
         const from = this.element.scrollTop - BEYOND_PX;
         const to = this.element.scrollTop + this.element.clientHeight + BEYOND_PX;
-        let at = 0;
-        let before = 0;
-        let first = -1;
-        let last = 0;
-        let after = 0;
-        for (let index = 0; index < this.items.length; index++) {
-            const height = this.height(this.items[index]);
-            if (at + height < from)
-                before += height;
-            else if (at <= to) {
-                if (first < 0)
-                    first = index;
-                last = index + 1;
-            } else
-                after += height;
-            at += height;
-        }
-        if (first < 0)
-            first = last = 0;
+        const { first, last, before, after } = this.even ? this.evenly(from, to) : this.unevenly(from, to);
         this.above.style.height = `${before}px`;
         this.below.style.height = `${after}px`;
         const wanted = this.items.slice(first, last);
@@ -116,7 +99,8 @@ export class LongList {
                 row = this.draw(item);
                 row.dataset.key = key;
                 this.rows.set(key, row);
-                this.sizes.observe(row);
+                if (!this.even)
+                    this.sizes.observe(row);
             }
             row.setAttribute("aria-posinset", first + offset + 1);
             row.setAttribute("aria-setsize", this.items.length);
@@ -125,6 +109,29 @@ export class LongList {
             else
                 this.inner.insertBefore(row, next);
         });
+    }
+
+    evenly(from, to) {
+        const count = this.items.length;
+        const first = Math.min(count, Math.max(0, Math.floor(from / this.guess)));
+        const last = Math.min(count, Math.max(first, Math.ceil(to / this.guess)));
+        return { first, last, before: first * this.guess, after: (count - last) * this.guess };
+    }
+
+    unevenly(from, to) {
+        let [first, last, at, before, after] = [-1, 0, 0, 0, 0];
+        this.items.forEach((item, index) => {
+            const height = this.height(item);
+            if (at + height < from)
+                before += height;
+            else if (at <= to) {
+                first = first < 0 ? index : first;
+                last = index + 1;
+            } else
+                after += height;
+            at += height;
+        });
+        return { first: Math.max(0, first), last, before, after };
     }
 
     measured(changes) {

@@ -77,11 +77,29 @@ export const tools = new Store(() => call("Tools.List"), ["daemon"]);
 export const memories = new Store(() => call("Memory.List", [], { state: "all", limit: 1000 }), ["memory"]);
 export const status = new Store(() => call("Manager.GetStatus"), ["daemon"]);
 
-/** The sessions, newest first, with the types of D-Bus left in: there may be 10,000. */
+const PART = 200;
+export const wanted = { agent: "", title: "" };
+
+/** A part of the sessions, from the number `first` on. A daemon that knows no parts gives all. */
+async function part(first) {
+    const raw = { raw: true, seconds: 120 };
+    try {
+        return await call("Sessions.List", [], { ...wanted, first, limit: PART }, raw);
+    } catch (error) {
+        if (error.kind !== "old")
+            throw error;
+        return first ? [] : call("Sessions.List", [], {}, raw);
+    }
+}
+
+const byId = found => new Map(found.map(each => [each.id.v, each]));
+
+/** The sessions that are `wanted`, newest first, as far as they are loaded; with the types of D-Bus left in. */
 export const sessions = new Store(
     async () => {
-        const found = await call("Sessions.List", [], {}, { raw: true, seconds: 120 });
-        return new Map(found.map(one => [one.id.v, one]));
+        const found = await part(0);
+        sessions.ended = found.length < PART;
+        return byId(found);
     },
     ["session", "agent.prompt", "plan"],
     event => {
@@ -90,6 +108,19 @@ export const sessions = new Store(
         one(event.session);
         return true;
     });
+
+/** Load the next part, if there is one. */
+sessions.more = async () => {
+    if (sessions.ended || sessions.loading || sessions.value === null)
+        return;
+    sessions.loading = true;
+    const before = sessions.value;
+    const found = await part(before.size).catch(() => []);
+    sessions.loading = false;
+    sessions.ended = found.length < PART;
+    sessions.value = new Map([...sessions.value, ...byId(found.filter(each => !sessions.value.has(each.id.v)))]);
+    sessions.tell();
+};
 
 const fetching = new Set();
 

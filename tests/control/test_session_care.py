@@ -73,6 +73,28 @@ async def test_a_session_asks_the_model_that_was_chosen_for_it(paths: Paths) -> 
         assert SessionRecord.from_dict(kept.to_dict()) == kept
 
 
+# A part of the list
+
+
+async def test_the_list_is_found_by_title_and_given_in_parts(client: AsyncClient) -> None:
+    made = [await make(client, title) for title in ("The Disk", "memory", "disks of old")]
+
+    async def listed(**options: Any) -> list[str]:
+        found = (await client.call("Sessions.List", **options))["sessions"]
+        return [one["id"] for one in found]
+
+    newest = [one["id"] for one in reversed(made)]
+    assert await listed() == newest
+    assert await listed(limit=2) == newest[:2]
+    assert await listed(first=2, limit=2) == newest[2:]
+    assert await listed(first=3, limit=2) == []
+    assert await listed(title="DISK") == [newest[0], newest[2]]
+    assert await listed(title="disk", first=1) == [newest[2]]
+    assert await listed(title=made[1]["id"][:12]) == [newest[1]]
+    with pytest.raises(errors.InvalidArgument):
+        await listed(limit=0)
+
+
 # The current session
 
 

@@ -83,14 +83,18 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
         """
         if limit is not None:
             check_limit(limit)
-        part = slice(max(first, 0), None if limit is None else max(first, 0) + limit)
-        words = title.casefold()
+        words, begin = title.casefold(), max(first, 0)
+        every = await self._seen(caller, agent, parent)
+        found = [one for one in every if words in one.record.title.casefold() or words in one.id]
+        return self._infos(found[begin : None if limit is None else begin + limit])
+
+    async def _seen(self, caller: Caller, agent: str, parent: str) -> list[Session]:
+        """Those that the caller may see, newest first."""
         if parent:
             await self._access.admit_to(caller, Operation.INSPECT, parent)
             children = await asyncio.to_thread(self._registry.children_of, parent)
             found = [child for _, child in children if agent in ("", child.record.agent)]
-            found.sort(key=lambda child: child.record.created_us, reverse=True)
-            return [session_info(child) for child in _titled(found, words)[part]]
+            return sorted(found, key=lambda child: child.record.created_us, reverse=True)
         caller = await self._access.admit(caller, Operation.INSPECT, agent=agent, viewing=True)
         if agent:
             agents = [self._registry.get(agent)]
@@ -98,8 +102,10 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
             seen = await self._access.inspectable(caller, self._registry.agents)
             agents = [one for one in self._registry.agents.values() if one.name in seen]
         found = [session for one in agents for session in self._access.visible(caller, one)]
-        found.sort(key=lambda session: session.record.updated_us, reverse=True)
-        return [session_info(session) for session in _titled(found, words)[part]]
+        return sorted(found, key=lambda session: session.record.updated_us, reverse=True)
+
+    def _infos(self, found: list[Session]) -> list[api.Session]:
+        return [session_info(session) for session in found]
 
     @method("Get", returns="session")
     async def get(self, caller: Caller, session: str) -> api.Session:
@@ -384,11 +390,6 @@ def session_info(session: Session) -> api.Session:
         mode=session.mode,
         waits_for=session.running.waits_for if session.waiting and session.running else "",
     )
-
-
-def _titled(found: list[Session], words: str) -> list[Session]:
-    """Those with the words, in small letters, in their title or id."""
-    return [one for one in found if words in one.record.title.casefold() or words in one.id]
 
 
 def _letter(event: Event, data: dict[str, Any], mail: Mail) -> api.Letter:

@@ -116,10 +116,12 @@ class _StoredSessions(Sessions):
         self._copying = asyncio.Lock()
         self._copying_of = defaultdict(asyncio.Lock)
 
-    async def listed(self, caller: Caller, agent: str = "", parent: str = "") -> list[api.Session]:  # noqa: ARG002
+    async def _seen(self, caller: Caller, agent: str, parent: str) -> list[Session]:  # noqa: ARG002
         every = [one for one in self._stored.sessions() if agent in ("", one.record.agent)]
         found = [one for one in every if one.record.parent == parent]
-        found.sort(key=lambda session: session.record.updated_us, reverse=True)
+        return sorted(found, key=lambda session: session.record.updated_us, reverse=True)
+
+    def _infos(self, found: list[Session]) -> list[api.Session]:
         waiting = self._waiting()
         return [replace(session_info(one), queued=waiting.count(one.id)) for one in found]
 

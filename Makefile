@@ -6,6 +6,7 @@
 # make assessment  assess the agent ops with the built-in model, and write docs/assessment.md
 # make bench   the figures of docs/figures.md
 # make browser the AI SDK's own client in Chromium against the gateway (npm, node; CHROMIUM=program)
+# make page    the pictures of docs/cockpit.md anew, and the figures of the page (root, chromium)
 # make stats   the figures of the code: files, lines, circles, large classes, tests
 # make recording  docs/first-prompt.svg anew, from a real run
 # make generate  the files of the repository that are made from the code
@@ -16,7 +17,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo shell test check coverage lint bench assessment browser stats recording deb rpm lock generate setup setup-build setup-test clean
+.PHONY: demo shell test check coverage lint bench assessment browser page stats recording deb rpm lock generate setup setup-build setup-test clean
 
 demo: setup
 	@packaging/checkout/demo.sh
@@ -62,6 +63,9 @@ assessment: setup
 
 browser: setup-test
 	$(BIN)/python -m pytest -q -s tests/gateway/browser.py
+
+page: setup-test
+	$(BIN)/python -m pytest -q -s tests/e2e/cockpit_figures.py
 
 stats: setup-test
 	$(BIN)/python -m tests.house

@@ -1,10 +1,10 @@
 #!/usr/bin/python3
 """Writes the files that are generated from the code, which must be importable with its dependencies.
 
-`generate.py OUT` makes OUT/man, OUT/completions and OUT/cockpit (its translations) for a package. The pages lactl(1), those of its
-commands, lightagentd.toml(5) and org.lightagent1(5) come from the code; the others are in `man/` and get the
-version, the date and the files of `examples/`. The output is the same for the same code and SOURCE_DATE_EPOCH
-(https://reproducible-builds.org/specs/source-date-epoch/).
+`generate.py OUT` makes OUT/man, OUT/completions and OUT/cockpit (its translations) for a package. The pages
+lactl(1), those of its commands, lightagentd.toml(5) and org.lightagent1(5) come from the code; the others are
+in `man/` and get the version, the date and the files of `examples/`. The output is the same for the same code
+and SOURCE_DATE_EPOCH (https://reproducible-builds.org/specs/source-date-epoch/).
 
 `generate.py --checkout FOLDER` makes the generated files of the repository, at their places below a folder.
 `make generate` writes them into the checkout; a test finds stale ones.

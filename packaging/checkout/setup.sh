@@ -49,6 +49,7 @@ if [ "${1:-}" = test ]; then
   if [ "$(id -u)" = 0 ]; then
     have systemd-nspawn || needed="$needed systemd-container"
     have nsenter || needed="$needed util-linux"
+    have "${CHROMIUM:-chromium}" || useful="$useful chromium"
     # Elsewhere it would start a server, and what needs it is skipped.
     [ "${CI:-}" != true ] || have sshd || needed="$needed openssh-server openssh-client"
   fi

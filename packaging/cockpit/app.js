@@ -101,7 +101,7 @@ addEventListener("cockpit-style", theme);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", theme);
 document.documentElement.lang = (cockpit.language || "en").replace("_", "-");
 document.documentElement.dir = cockpit.language_direction || "ltr";
-replace(document.getElementById("app"), h("h1.sr-only", {}, _("AI agents")), tabs, banner, panels);
+replace(document.getElementById("app"), h("header", {}, h("h1.sr-only", {}, _("AI agents")), tabs, banner), panels);
 onDaemon(say);
 counted(approvals, "approvals");
 counted(inputs, "inputs");

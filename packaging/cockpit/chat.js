@@ -2,7 +2,7 @@
 
 import { call, daemon, onDaemon, plain, stream } from "./bus.js";
 import { Conversation } from "./conversation.js";
-import { button, cut, cutNote, empty, failure, field, h, isLong, label, number, pre, replace, select, span, visible, when } from "./dom.js";
+import { button, choose, cut, cutNote, empty, failure, field, h, isLong, label, number, pre, replace, span, when } from "./dom.js";
 import { LongList } from "./list.js";
 import { Growing } from "./markdown.js";
 import { planCard } from "./plan.js";
@@ -55,7 +55,7 @@ const DRAW = {
 };
 
 function text(item, element) {
-    element.append(visible(cut(item.text)));
+    replace(element, cut(item.text));
     return isLong(item.text) ? [element, cutNote(item.text)] : element;
 }
 
@@ -81,13 +81,13 @@ class ChatView {
         this.search = h("input.pf-v6-c-form-control", { type: "search", oninput: () => this.find() });
         const list = this.sessionList = h("div.sessions", { role: "list", "aria-label": _("Sessions"), tabIndex: 0 });
         this.list = new LongList(list, { key: one => one.id.v, guess: 58, even: true, draw: one => this.sessionRow(one) });
-        list.addEventListener("scroll", () => list.scrollHeight - list.scrollTop - list.clientHeight < 3000 && sessions.more(), { passive: true });
+        list.addEventListener("scroll", () => this.nearEnd(), { passive: true });
         this.count = h("p.note", { role: "status" });
         const side = h("aside.side", { "aria-label": _("Sessions") },
                        field(_("Agent"), this.agent), button(_("New conversation"), () => this.open(""), { kind: "primary" }),
                        field(_("Search sessions"), this.search), this.count, list);
         this.head = h("div.chat-head");
-        const messages = this.messages = h("div.messages", { role: "feed", "aria-label": _("Conversation"), tabIndex: 0, "aria-busy": "false" });
+        const messages = this.messages = h("div.messages", { role: "region", "aria-label": _("Conversation"), tabIndex: 0, "aria-busy": "false" });
         this.feed = new LongList(messages, { key: item => item.key, guess: 90, sticks: true, draw: item => this.row(item) });
         messages.addEventListener("scroll", () => {
             this.feed.follows = this.feed.atEnd;
@@ -161,7 +161,8 @@ class ChatView {
         const before = this.wanted || this.agent.value || "ops";
         if (agents.value)
             this.wanted = "";
-        replace(this.agent, ...select((agents.value || []).map(one => one.name), before).childNodes);
+        const names = (agents.value || []).map(one => one.name);
+        choose(this.agent, names, names.includes(before) ? before : names[0]);
         this.showModels();
     }
 
@@ -169,7 +170,7 @@ class ChatView {
         const agent = (agents.value || []).find(one => one.name === this.agentName);
         const chosen = this.conversation?.session?.model || "";
         const names = [...new Set([agent?.model, ...agent?.fallback || [], chosen].filter(Boolean))];
-        replace(this.model, ...select([["", _("the agent's own")], ...names], chosen).childNodes);
+        choose(this.model, [["", _("the agent's own")], ...names], chosen);
     }
 
     get agentName() {
@@ -186,6 +187,12 @@ class ChatView {
         this.showModels();
     }
 
+    nearEnd() {
+        const { scrollHeight, scrollTop, clientHeight } = this.sessionList;
+        if (clientHeight && scrollHeight - scrollTop - clientHeight < 3000)
+            sessions.more();
+    }
+
     showSessions() {
         const found = sessions.value ? [...sessions.value.values()] : [];
         this.list.set(found);
@@ -196,6 +203,7 @@ class ChatView {
         }
         if (this.conversation && !this.conversation.session?.title)
             this.showHead();
+        this.nearEnd();
         replace(this.count, sessions.error && !found.length ? sessions.error.message : sessions.ended
             ? cockpit.format(ngettext("$0 session", "$0 sessions", found.length), number(found.length))
             : cockpit.format(_("The newest $0 sessions; scroll for more."), number(found.length)));

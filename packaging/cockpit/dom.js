@@ -6,6 +6,7 @@ const SVG = "http://www.w3.org/2000/svg";
 // C0 and C1 controls but tab and line feed, and characters without a width or that turn the direction.
 // eslint-disable-next-line no-control-regex
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|\udb40[\udc00-\udfff]/g;
+const LONG = /([^\s]{500,})/;
 const CUT = 65536;
 let ids = 0;
 
@@ -19,12 +20,19 @@ export function visible(text) {
     });
 }
 
+/** Text nodes of a text, with places for a line to end in a word that is too long: to look for them takes long. */
+function words(text) {
+    return visible(text).split(LONG).flatMap((part, at) =>
+        at % 2 ? part.match(/[^]{1,100}/g).flatMap(piece => [document.createTextNode(piece), document.createElement("wbr")])
+            : part ? [document.createTextNode(part)] : []);
+}
+
 function fill(element, children) {
     for (const child of children.flat(Infinity)) {
         if (child instanceof Node)
             element.append(child);
         else if (child !== null && child !== undefined && child !== false)
-            element.append(document.createTextNode(visible(child)));
+            element.append(...words(child));
     }
     return element;
 }
@@ -181,11 +189,19 @@ export function field(title, input, what = "div.field") {
     return h(what, {}, h("label", { htmlFor: input.id }, title), input);
 }
 
+/** A choice of values, or of [value, title]. */
 export function select(choices, value, attributes = {}) {
-    return h("select.pf-v6-c-form-control", attributes, choices.map(one => {
+    return choose(h("select.pf-v6-c-form-control", attributes), choices, value);
+}
+
+/** Give a choice other values. */
+export function choose(element, choices, value) {
+    replace(element, choices.map(one => {
         const [key, title] = Array.isArray(one) ? one : [one, one];
-        return h("option", { value: key, selected: key === value }, title);
+        return h("option", { value: key }, title);
     }));
+    element.value = value;
+    return element;
 }
 
 const formatters = new Map();

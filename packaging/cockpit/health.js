@@ -50,7 +50,12 @@ class HealthView {
         agents.watch(() => !this.made && able() && this.check());
     }
 
-    async check() {
+    check() {
+        this.checking ||= this.checkOnce().finally(() => (this.checking = null));
+        return this.checking;
+    }
+
+    async checkOnce() {
         const agent = able();
         if (!agent) {
             replace(this.found, empty(_("No running agent may check this machine"), _("Start an agent that has the skill health, under Agents.")));

@@ -112,6 +112,7 @@ class HistoryView {
         this.filter = this.wanted;
         this.events = [];
         this.next = undefined;
+        this.loading = null;
         replace(this.about, h("p", { role: "status" }, _("Looking …")));
         await this.more();
     }
@@ -119,9 +120,11 @@ class HistoryView {
     async more() {
         if (this.loading || this.next === 0)
             return;
-        this.loading = true;
+        const mine = this.loading = {};
         try {
             const page = await call("History.Page", [], { ...this.filter, limit: PAGE, to_seq: this.next });
+            if (mine !== this.loading) // another search began meanwhile
+                return;
             this.events = [...this.events, ...page.events.sort((one, other) => other.seq - one.seq)];
             this.next = page.next_seq;
             this.rows.set(this.events);
@@ -131,7 +134,8 @@ class HistoryView {
         } catch (error) {
             replace(this.about, failure(error));
         }
-        this.loading = false;
+        if (mine === this.loading)
+            this.loading = null;
     }
 
     row(event) {

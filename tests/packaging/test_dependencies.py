@@ -28,7 +28,8 @@ def test_dependencies_are_those_of_the_project() -> None:
     bounds = dict(re.findall(r"^([\w-]+)>=([\d.]+)", entry)[0] for entry in project["dependencies"])
     assert all(bounds.pop(name) for name in PRIVATE)
     control = (CHECKOUT / "packaging/debian/control").read_text()
-    build, binary = control.split("\n\n")
+    build, binary, page = control.split("\n\n")
+    assert "lightagentd (= ${binary:Version})" in page
     for section in (build, binary):
         found = dict(re.findall(r"(python3-[\w-]+) \(>= ([\d.]+)\)", section))
         assert found == _named(bounds, DEBIAN_NAMES)

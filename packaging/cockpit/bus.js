@@ -5,7 +5,8 @@ const NAME = "org.lightagent1";
 const ROOT = "/org/lightagent1";
 const STREAM = `${NAME}.Stream`;
 const SYSTEMD = ["/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"];
-const ANSWER_S = 30;
+// Less than the watchdog of the daemon's unit waits.
+const ANSWER_S = 15;
 const GONE = ["ServiceUnknown", "NameHasNoOwner", "NoReply", "Disconnected", "disconnected", "not-found"];
 const REFUSED = ["PermissionDenied", "AuthorizationRequired", "AccessDenied", "access-denied"];
 

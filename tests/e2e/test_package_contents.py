@@ -67,6 +67,10 @@ EXPECTED = (
 )
 
 
+PAGE = ("manifest.json", "index.html", "style.css", "app.js", "bus.js", "po.de.js", "po.manifest.de.js")
+"""Some of the files of the page for Cockpit."""
+
+
 @pytest.fixture(scope="module")
 def listed(other_machine: Machine, installed: Completed) -> list[str]:
     """What the package has, as dpkg lists it."""
@@ -82,6 +86,16 @@ def test_every_kind_of_file_is_where_it_belongs(listed: list[str]) -> None:
         assert f"/etc/lightagentd/{folder}" in listed
     assert not [path for path in listed if "__pycache__" in path or path.endswith((".pyc", ".orig"))]
     assert not [path for path in listed if path.startswith(("/run", "/var", "/usr/local"))]
+
+
+def test_the_page_of_cockpit_is_a_package_of_its_own(other_machine: Machine, listed: list[str]) -> None:
+    [package] = built_packages().glob("cockpit-lightagentd_*.deb")
+    other_machine.copy_in(package, "/var/tmp/page.deb")
+    out = other_machine.run(["dpkg", "--contents", "/var/tmp/page.deb"]).stdout
+    there = {f"/{line.split()[5].removeprefix('./')}" for line in out.splitlines()}
+    page = "/usr/share/cockpit/lightagentd"
+    assert {f"{page}/{name}" for name in PAGE} - there == set()
+    assert not [path for path in listed if "cockpit/" in path]
 
 
 def test_all_files_are_roots_and_nobody_elses_to_write(other_machine: Machine, listed: list[str]) -> None:

@@ -9,7 +9,6 @@ import click
 from lightagentd.cli.options import Command, Listing, Settings, lists, names_of
 from lightagentd.cli.output import Columns, as_json, dump, listing, say, told
 from lightagentd.cli.question import (
-    confirm_words,
     how_to_answer,
     is_allowed,
     may_type,
@@ -20,6 +19,7 @@ from lightagentd.cli.rules import write_rule
 from lightagentd.cli.short_id import Ids
 from lightagentd.cli.terminal import BOLD, is_terminal, style
 from lightagentd.cli.when import moment
+from lightagentd.config.terms import words as confirm_words
 from lightagentd.errors import ApprovalNotFound, ConfirmationRequired
 from lightagentd.host.users import called
 

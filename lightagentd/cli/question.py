@@ -31,8 +31,9 @@ from lightagentd.cli.terminal import (
     style,
 )
 from lightagentd.cli.terminal import may_type as may_type  # others find it here
-from lightagentd.cli.when import duration, moment
+from lightagentd.cli.when import moment
 from lightagentd.client.blocking import Client
+from lightagentd.config.terms import words as confirm_words
 from lightagentd.errors import InvalidArgument, LightagentError, PermissionDenied
 from lightagentd.text.readable import LONG_CHARS, LONG_LINES
 from lightagentd.text.readable import visible as visible  # others find it here
@@ -86,23 +87,16 @@ def _call_lines(found: dict[str, Any], *, folded: bool) -> list[Styled]:
         # Nothing but a line feed ends a line, as splitlines() would have it: the rest are escapes by now.
         preview = visible(found["preview"]).removesuffix("\n").split("\n")
         lines += fold([_joined("  ", _diff_line(line)) for line in preview])
-    if found.get("confirm_within_s"):
-        lines.append(style(confirm_words(found), BOLD))
+    if takes_back := confirm_words(found):
+        lines.append(style(takes_back, BOLD))
     rule, reason = visible(found["rule"]), visible(found["reason"])
     lines.append(style(f"Asked by the rule {rule}{': ' if reason else ''}{reason}", DIM))
     lines.append(style(f"It can be answered until {moment(found['expires_us'])}.", DIM))
-    lines += [style(warning, MAGENTA) for warning in warnings(arguments)]
+    named = {name: found[name] for name in ("check", "inverse") if found.get(name)}
+    lines += [style(warning, MAGENTA) for warning in warnings(arguments | named)]
     if found["volatile"]:
         lines.append(style("It holds a secret, so it is stored nowhere: it ends with the daemon.", MAGENTA))
     return lines
-
-
-def confirm_words(found: dict[str, Any], within: str = "") -> str:
-    """How an approval's change takes itself back."""
-    after = within or duration(found["confirm_within_s"] * 1000)
-    by = f" with: {visible(found['inverse'])}" if found.get("inverse") else ""
-    check = f", or this command ends with 0: {visible(found['check'])}" if found.get("check") else ""
-    return f"It is taken back {after} after it is done{by}, unless somebody confirms it{check}."
 
 
 def _input_lines(found: dict[str, Any]) -> list[Styled]:

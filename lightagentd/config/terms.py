@@ -8,13 +8,17 @@ takes it back.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lightagentd.text.readable import visible
 from lightagentd.text.strict_json import BadJson, decoded
 
 SHORTEST_S, LONGEST_S = 1, 86_400
 COMMAND_CHARS = 4000
+TERMS = ("confirm_within_s", "check", "inverse")
+"""As approvals and events name them."""
 _SPAN = re.compile(r"([0-9]{1,6})(s|m|min|h|d)?")
 _UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _CALL = re.compile(r"([a-z][a-z0-9_]*)\.([a-z][a-z0-9_]*)\s+(\{.*)", re.DOTALL)
@@ -28,6 +32,10 @@ class Terms:
     within_s: int
     check: str = ""
     inverse: str = ""
+
+    def fields(self) -> dict[str, Any]:
+        """By the names in `TERMS`."""
+        return dict(zip(TERMS, (self.within_s, self.check, self.inverse), strict=True))
 
     def inverse_call(self) -> tuple[str, str, dict[str, Any]]:
         """Tool, action and arguments of the call that takes the change back. Raises ValueError."""
@@ -47,6 +55,24 @@ def span_s(text: str) -> int:
     if not SHORTEST_S <= seconds <= LONGEST_S:
         raise ValueError(f"{text[:40]!r} is not a time from 1s to 1d, such as 90s, 5m or 2h")
     return seconds
+
+
+def span_text(seconds: int) -> str:
+    """The shortest text that `span_s` reads as these seconds."""
+    unit = next(one for one in ("d", "h", "m", "s") if seconds % _UNITS[one] == 0)
+    return f"{seconds // _UNITS[unit]}{unit}"
+
+
+def words(found: Mapping[str, Any], within: str = "") -> str:
+    """How the change of an `api.Approval`, or of the turn event that asks for it, takes itself back, with all
+    characters visible; empty for one that does not. `within` stands in place of its time.
+    """
+    if not (within or found.get("confirm_within_s")):
+        return ""
+    after = within or span_text(found["confirm_within_s"])
+    by = f" with: {visible(found['inverse'])}" if found.get("inverse") else ""
+    check = f", or this command ends with 0: {visible(found['check'])}" if found.get("check") else ""
+    return f"It is taken back {after} after it is done{by}, unless somebody confirms it{check}."
 
 
 def terms_of(within: str, check: str = "", inverse: str = "") -> Terms | None:

@@ -18,6 +18,7 @@ from typing import Any
 from lightagentd.cli.output import dump
 from lightagentd.cli.question import visible, warnings
 from lightagentd.cli.terminal import clean
+from lightagentd.config.terms import words as confirm_words
 from lightagentd.desktop.board import APPROVE, DENY, Card
 
 ARGUMENTS_CHARS, ARGUMENTS_LINES = 400, 8
@@ -40,6 +41,7 @@ def question(approval: dict[str, Any], *, uid: int) -> Card:
     lines = [
         shown,
         *([f"What it would do: {_barred(preview)}"] if (preview := _preview(approval)) else []),
+        *([_barred(takes_back)] if (takes_back := confirm_words(approval)) else []),
         *([f"Asked because: {reason}"] if reason else []),
         _time_left(int(approval["expires_us"])),
         *([] if whole else [f"Look at all of it before you decide: lactl approvals show {key}"]),
@@ -148,7 +150,10 @@ def _what_would_run(approval: dict[str, Any]) -> tuple[str, bool]:
     if len(text) > ARGUMENTS_CHARS or text.count("\n") >= ARGUMENTS_LINES:
         cut = "\n".join(text[:ARGUMENTS_CHARS].split("\n")[:ARGUMENTS_LINES])
         return f"{cut}…", False
-    return text, not warnings(args) and all(char.isascii() or _is_latin(char) for char in text)
+    named = {name: one for name in ("check", "inverse") if (one := approval.get(name))}
+    seen = "".join([text, *named.values()])
+    whole = len(seen) <= ARGUMENTS_CHARS and not warnings(args | named)
+    return text, whole and all(char.isascii() or _is_latin(char) for char in seen)
 
 
 def _value(value: Any) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from starlette.responses import HTMLResponse, Response
 
 from lightagentd.client.aio import AsyncClient
+from lightagentd.config.terms import words as confirm_words
 from lightagentd.errors import LightagentError, NotFound
 from lightagentd.gateway.asked import Asked, Endpoint
 from lightagentd.gateway.callers import TIMEOUT_S
@@ -79,6 +80,8 @@ def _lines(approval: dict[str, Any]) -> list[str]:
         lines.append(f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
     if approval["preview"]:
         lines.append(f"What it would do:\n{approval['preview']}")
+    if takes_back := confirm_words(approval):
+        lines.append(takes_back)
     return [*lines, *warnings(args), f"Asked by the rule {approval['rule']}: {approval['reason']}"]
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lightagentd.agents.uninterrupted import uninterrupted
+from lightagentd.config.terms import words as confirm_words
 from lightagentd.errors import LightagentError, PermissionDenied
 from lightagentd.gateway.asked import Asked
 from lightagentd.gateway.callers import Caller
@@ -216,9 +217,11 @@ def waiting_text(event: Event) -> str:
             f"(The agent waits for your answer, {event['input']}: write it as your next message.)"
         )
     what = event["preview"] or f"{event['tool']}.{event['action']} {event['args']}"
+    takes_back = f"{said}\n\n" if (said := confirm_words(event)) else ""
+    name = event["approval"]
     return (
-        f"The agent waits for approval {event['approval']} of {event['tool']}.{event['action']}:\n\n"
-        f"{what}\n\nRun: lactl approve {event['approval']}\n(or: lactl deny {event['approval']}). "
+        f"The agent waits for approval {name} of {event['tool']}.{event['action']}:\n\n"
+        f"{what}\n\n{takes_back}Run: lactl approve {name}\n(or: lactl deny {name}). "
         "Then write your next message, and the conversation goes on."
     )
 

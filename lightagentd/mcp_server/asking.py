@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from lightagentd.config.terms import words as confirm_words
 from lightagentd.errors import LightagentError
 from lightagentd.mcp_server.request import Connect, called
 from lightagentd.text.readable import visible, warnings
@@ -52,6 +53,8 @@ def _call_text(event: dict[str, Any]) -> str:
         lines.append(f"  {visible(name)}: " + text.replace("\n", "\n    | "))
     if event["preview"]:
         lines += ["What it would do:", *(f"  {line}" for line in visible(event["preview"]).split("\n"))]
+    if takes_back := confirm_words(event):
+        lines.append(takes_back.replace("\n", "\n    | "))
     lines.append(f"Asked by the rule {visible(event['rule'])}: {visible(event['reason'])}")
     lines += warnings(args)
     if event.get("must_authenticate"):

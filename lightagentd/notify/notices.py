@@ -16,6 +16,7 @@ from typing import Any, get_args
 
 from lightagentd.client.aio import AsyncClient
 from lightagentd.config.notify import About
+from lightagentd.config.terms import words as confirm_words
 from lightagentd.errors import ApprovalNotFound, NotFound
 from lightagentd.redaction import Redactor
 from lightagentd.text.readable import visible, warnings
@@ -136,11 +137,13 @@ class Reader:
         if found["cwd"]:
             args = {**args, "cwd": found["cwd"]}
         lines = [] if found["volatile"] else [f"{visible(name)}: {_value(one)}" for name, one in args.items()]
-        looks = warnings(args)
+        looks = warnings(args | {name: one for name in ("check", "inverse") if (one := found.get(name))})
         if found["volatile"]:
             lines.append("Its arguments hold a secret, so they are not shown here.")
         elif found["preview"]:
             lines.append(f"What it would do: {_barred(found['preview'])}")
+        if takes_back := confirm_words(found):
+            lines.append(_barred(takes_back))
         lines += looks
         reason = f": {one_line(found['reason'], TITLE_CHARS)}" if found["reason"] else ""
         lines.append(f"Asked by the rule {named(found['rule'])}{reason}")

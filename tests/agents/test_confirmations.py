@@ -15,7 +15,7 @@ import pytest
 from lightagentd.agents.confirming import confirmations, records, ways
 from lightagentd.agents.confirming.records import Confirmation
 from lightagentd.client.aio import AsyncClient
-from lightagentd.config.terms import Terms, span_s, terms_of
+from lightagentd.config.terms import Terms
 from lightagentd.control.authz import Caller
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import Conflict, InvalidArgument, LightagentError, NotFound
@@ -216,22 +216,6 @@ def test_another_boot_counts_what_is_left_by_the_wall(monkeypatch: pytest.Monkey
     set_clock(monkeypatch, -10_000_000)
     assert earlier.of_this_boot().left_s == 0, "the clock was set back, so nobody knows how long ago it was"
     assert before.left_s > 3590
-
-
-def test_spans_and_terms() -> None:
-    assert [span_s(text) for text in ("90s", "5m", "5min", "2h", "1d", "30")] == [
-        90,
-        300,
-        300,
-        7200,
-        86_400,
-        30,
-    ]
-    assert terms_of("") is None
-    found = terms_of("5m", inverse='systemd.start {"unit": "ssh.service"}')
-    assert found is not None
-    assert found.inverse_call() == ("systemd", "start", {"unit": "ssh.service"})
-    assert replace(found, inverse="rm x").inverse_call()[2] == {"command": "rm x", "effect": "change"}
 
 
 @pytest.mark.parametrize("end", ["kill", "stop"])

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from lightagentd.agents.tool_calls.described import ActionInfo
 from lightagentd.agents.tool_calls.origin import Origin, host_of
 from lightagentd.agents.tool_calls.toolbox import Toolbox
+from lightagentd.config.terms import Terms
 from lightagentd.errors import ApprovalMismatch, InvalidArgument
 from lightagentd.llm.dialects.fitting import wrapped_arguments
 from lightagentd.llm.protocol import ToolCall
@@ -48,8 +49,8 @@ class Ready:
             "args": hide(self.args, self.action.hidden),
         }
 
-    def bound(self, origin: Origin) -> Bound:
-        """The facts that an approval of this call covers."""
+    def bound(self, origin: Origin, terms: Terms | None = None) -> Bound:
+        """The facts that an approval of this call on these terms covers."""
         return Bound(
             agent=origin.agent.name,
             session=origin.session_id,
@@ -58,6 +59,7 @@ class Ready:
             effect=self.effect.value,
             args=self.args,
             cwd=working_directory(self.args),
+            **(terms.fields() if terms is not None else {}),
         )
 
     def wanted(self, origin: Origin, longest_s: float, expected: dict[str, Any]) -> Call:

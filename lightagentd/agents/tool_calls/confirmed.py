@@ -15,6 +15,7 @@ from lightagentd.agents.tool_calls.origin import Origin
 from lightagentd.agents.tool_calls.results import Outcome
 from lightagentd.agents.tool_calls.working import previewed
 from lightagentd.config.terms import Terms
+from lightagentd.errors import Conflict
 from lightagentd.events.history import Change, NewEvent
 from lightagentd.policy.call import Ruling
 from lightagentd.policy.questions.approval import Approval
@@ -24,7 +25,8 @@ from lightagentd.tool import Effect
 class ConfirmedCall:
     def __init__(self, dispatcher: Dispatcher, origin: Origin) -> None:
         self._dispatcher, self._origin = dispatcher, origin
-        self._terms: Terms | None = None
+        self.terms: Terms | None = None
+        """Those in force; known after `prepare`."""
         self._back: dict[str, Any] = {}
 
     def asked_for(self, ready: Ready, ruling: Ruling) -> Terms | None:
@@ -36,8 +38,15 @@ class ConfirmedCall:
 
     async def prepare(self, ready: Ready, ruling: Ruling, granted: Approval | None) -> None:
         """Find out how the change can be taken back. Raises Conflict and InvalidArgument where it cannot."""
-        self._terms = (granted.terms if granted is not None else None) or self.asked_for(ready, ruling)
-        if (terms := self._terms) is None:
+        wanted = self.asked_for(ready, ruling)
+        self.terms = terms = wanted if granted is None else granted.terms
+        if terms is None:
+            if wanted is not None:
+                raise Conflict(
+                    "This change has to be confirmed by now, and who approved it was not shown how it takes"
+                    " itself back. Nothing was done.",
+                    suggestion="Ask for it again.",
+                )
             return
         action, confirmations = ready.action, self._dispatcher.confirmations
         toolbox = self._dispatcher.toolbox(self._origin.agent.name)
@@ -50,16 +59,16 @@ class ConfirmedCall:
 
     def begin(self, ready: Ready, granted: Approval | None) -> tuple[Sequence[NewEvent], tuple[Change, ...]]:
         """What to store with the intent."""
-        if self._terms is None:
+        if self.terms is None:
             return (), ()
         confirmations = self._dispatcher.confirmations
-        events, changes = confirmations.begin(ready, self._origin, self._terms, self._back, granted)
+        events, changes = confirmations.begin(ready, self._origin, self.terms, self._back, granted)
         return events, tuple(changes)
 
     def expected(self, granted: Approval | None) -> dict[str, Any]:
         """What the worker is told of the state that the change rests on."""
         found = dict(granted.expected) if granted is not None else {}
-        if self._back.get("action") == "undo" and self._terms is not None and not self._terms.inverse:
+        if self._back.get("action") == "undo" and self.terms is not None and not self.terms.inverse:
             found |= ways.KEEPS
         return found
 
@@ -69,5 +78,5 @@ class ConfirmedCall:
 
     def leave(self, call_id: str) -> None:
         """The call is over, however it ended."""
-        if self._terms is not None:
+        if self.terms is not None:
             self._dispatcher.confirmations.left(call_id)

@@ -276,7 +276,7 @@ class ToolRun:
         await self._hooked.on_approval(ready, rule=ruling.rule, reason=ruling.reason, preview=preview)
         reason = f"{origin.chain}: {ruling.reason}" if origin.above is not None else ruling.reason
         asked = approvals.new(
-            ready.bound(origin),
+            ready.bound(origin, self._confirmed.asked_for(ready, ruling)),
             owner=origin.owner,
             trace_id=current_context().trace_id,
             call_id=ready.call_id,
@@ -286,7 +286,6 @@ class ToolRun:
             reason=reason,
             hidden=[each for each in ready.action.hidden if ready.args.get(each) is not None],
             granted=origin.approver is not None,
-            terms=self._confirmed.asked_for(ready, ruling),
         )
         self._waits_for = self._what["approval"] = asked.id
         waits = origin.asks(asked.id)
@@ -310,7 +309,7 @@ class ToolRun:
         if self._granted is None:
             await self._append(*events, changes=changes)
             return
-        bound, changes = ready.bound(origin), (*origin.running(), *changes)
+        bound, changes = ready.bound(origin, self._confirmed.terms), (*origin.running(), *changes)
         await approvals.use(self._granted.id, bound, ready.call_id, *events, changes=changes)
 
     async def _refuse(self, err: LightagentError) -> Outcome:

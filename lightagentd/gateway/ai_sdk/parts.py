@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Set
 from typing import Any, Literal
 
+from lightagentd.config.terms import TERMS
 from lightagentd.gateway.live import Chunk
 from lightagentd.gateway.streaming import event as sse
 from lightagentd.gateway.turns import Event, waiting_text
@@ -18,7 +19,7 @@ Protocol = Literal["ui", "ui-v5", "data"]
 """`ui-v5` is `ui` without the chunks about approvals, which `ai` 5 takes for an error."""
 DONE = b"data: [DONE]\n\n"
 _REASONS = {"length": "length", "content_filter": "content-filter"}
-_SHOWN = ("approval", "tool", "action", "effect", "args", "preview", "reason", "rule", "digest")
+_SHOWN = ("approval", "tool", "action", "effect", "args", "preview", "reason", "rule", "digest", *TERMS)
 _ABOUT = {
     "plan": ("plan", "task"),
     "notice": ("code", "message"),

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Self
 
 from lightagentd.api import turn_events
-from lightagentd.config.terms import Terms
+from lightagentd.config.terms import TERMS, Terms
 from lightagentd.errors import ApprovalClosed, ApprovalNotFound
 from lightagentd.events.types import approval as kinds
 from lightagentd.events.types.event_type import EventType
@@ -41,7 +41,9 @@ _ENDED: dict[State, type[kinds.ApprovalChanged]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """The approved facts: this call of this agent in this session, in the working directory `cwd`."""
+    """The approved facts: this call of this agent in this session, in the working directory `cwd`, and the
+    terms on which its change takes itself back (`config.terms.Terms`).
+    """
 
     agent: str
     session: str
@@ -50,12 +52,16 @@ class Bound:
     effect: str
     args: dict[str, Any]
     cwd: str
+    confirm_within_s: int = 0
+    check: str = ""
+    inverse: str = ""
 
     def digest(self, key: bytes) -> str:
         """The keyed digest. Raises ValueError for arguments that JSON cannot represent."""
-        text = json.dumps(
-            asdict(self), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
-        )
+        facts = asdict(self)
+        if not self.confirm_within_s:  # as it was before there were terms
+            facts = {name: one for name, one in facts.items() if name not in TERMS}
+        text = json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
         return hmac.new(key, _DOMAIN + text.encode(), hashlib.sha256).hexdigest()
 
 
@@ -108,6 +114,15 @@ class Approval(Question):
     def bound(self) -> Bound:
         return Bound(**self._fields(*Bound.__dataclass_fields__))
 
+    def on_terms_of(self, bound: Bound) -> Bound:
+        """This call on the terms of the approval, which a call that goes on after a question has already."""
+        return replace(bound, **self._fields(*TERMS))
+
+    def with_terms(self, terms: Terms, key: bytes) -> Self:
+        """On these terms, and with the digest of that."""
+        changed = replace(self, **terms.fields())
+        return replace(changed, digest=changed.bound.digest(key))
+
     @property
     def name(self) -> str:
         return f"{self.tool}.{self.action}"
@@ -137,7 +152,7 @@ class Approval(Question):
             by: dict[str, Any] = {} if self.answered_by is None else {"answered_by": self.answered_by}
             if self.state is State.GRANTED:
                 seat = self._fields("unit", "tty", "login_uid", "login_session")
-                seat |= self._fields("confirm_within_s", "check", "inverse")
+                seat |= self._fields(*TERMS)
                 by |= {name: value for name, value in seat.items() if value not in ("", None, 0)}
             return _ENDED[self.state](**call, **by)
         asked = self._fields("cwd", "digest", "rule", "reason", "expires_us", "volatile")
@@ -146,7 +161,7 @@ class Approval(Question):
     def request(self) -> turn_events.ApprovalRequested:
         call = self._fields("call_id", "tool", "action", "effect", "cwd")
         why = self._fields("preview", "rule", "reason", "expires_us", "volatile", "digest")
-        why |= self._fields("confirm_within_s", "check", "inverse")
+        why |= self._fields(*TERMS)
         return turn_events.ApprovalRequested(approval=self.id, args=self.shown, **call, **why)
 
     def outcome(self) -> turn_events.ApprovalAnswered:

@@ -74,7 +74,6 @@ class Approvals:
         reason: str,
         hidden: Sequence[str] = (),
         granted: bool = False,
-        terms: Terms | None = None,
     ) -> Approval:
         """A new approval, not stored yet. `hidden` are the arguments that nobody may see.
 
@@ -92,20 +91,20 @@ class Approvals:
             left = len(preview) - PREVIEW_CHARS
             preview = f"{preview[:PREVIEW_CHARS]}\n({left} more characters of this preview are left out)\n"
         secret = {"args": bound.args, "cwd": bound.cwd, "preview": preview, "expected": expected}
+        secret |= {"check": bound.check, "inverse": bound.inverse}
         volatile = bool(hidden) or not self._storable(secret)
         return Approval(
             **begun,
             **{name: getattr(bound, name) for name in Bound.__dataclass_fields__},
             trace_id=trace_id,
             call_id=call_id,
-            digest=bound.digest(self._volatile_key if volatile else self._key),
+            digest=bound.digest(self._key_of(volatile)),
             preview=preview,
             expected=expected,
             rule=rule,
             reason=reason,
             volatile=volatile,
             hidden=tuple(hidden),
-            **_of_terms(terms),
         )
 
     async def request(
@@ -140,7 +139,9 @@ class Approvals:
         approval = await self.questions.answerable(approval_id)
         note = self._redactor.text(note)
         state = State.GRANTED if grant else State.DENIED
-        answered = replace(_answered(approval, state, uid, note, seat), **(_of_terms(terms) if terms else {}))
+        answered = _answered(approval, state, uid, note, seat)
+        if terms is not None:
+            answered = answered.with_terms(terms, self._key_of(approval.volatile))
         return await self.questions.change(approval, answered, *with_it[0], changes=with_it[1])
 
     async def use(
@@ -162,7 +163,7 @@ class Approvals:
             stored = self.questions.records.get(approval_id)
         except ApprovalNotFound as err:
             raise ApprovalMismatch(f"The stored record of the approval {approval_id} is broken.") from err
-        key = self._volatile_key if approval.volatile else self._key
+        key = self._key_of(approval.volatile)
         digests = [bound.digest(key), stored.digest, approval.digest, approval.bound.digest(key)]
         if not approval.volatile:
             digests.append(stored.bound.digest(key))
@@ -179,12 +180,11 @@ class Approvals:
         Raises ApprovalRequired.
         """
         found = self.questions.find(approval_id)
-        key = self._volatile_key if found is not None and found.volatile else self._key
         if (
             found is None
             or found.state is not State.USED
             or found.call_id != call_id
-            or found.digest != bound.digest(key)
+            or found.digest != found.on_terms_of(bound).digest(self._key_of(found.volatile))
         ):
             raise ApprovalRequired(
                 f"{bound.tool}.{bound.action} needs an approval to go on, and this call was given none.",
@@ -199,6 +199,9 @@ class Approvals:
         bound = json.dumps([approval.id, approval.digest, destination, uid, decision])
         return f"la_{hmac.new(self._key, _ANSWER_DOMAIN + bound.encode(), hashlib.sha256).hexdigest()}"
 
+    def _key_of(self, volatile: bool) -> bytes:
+        return self._volatile_key if volatile else self._key
+
     def _storable(self, value: dict[str, Any]) -> bool:
         """Whether the history stores this unchanged, without removing secrets."""
         try:
@@ -208,14 +211,6 @@ class Approvals:
 
 
 not_found = Approval.not_found
-
-
-def _of_terms(terms: Terms | None) -> dict[str, Any]:
-    return (
-        {}
-        if terms is None
-        else {f"{'confirm_' * (name == 'within_s')}{name}": one for name, one in asdict(terms).items()}
-    )
 
 
 def _answered(approval: Approval, state: State, uid: int, note: str, seat: Seat) -> Approval:

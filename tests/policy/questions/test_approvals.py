@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lightagentd.config.terms import Terms
 from lightagentd.errors import (
     ApprovalClosed,
     ApprovalDenied,
@@ -41,6 +42,9 @@ BOUND = Bound(
     effect="change",
     args={"path": "/etc/hosts", "content": "x", "deep": {"list": [1, 2.0, None, True]}},
     cwd="/",
+    confirm_within_s=300,
+    check="true",
+    inverse="mv old new",
 )
 OTHERWISE: dict[str, Any] = {
     "agent": "opz",
@@ -50,6 +54,9 @@ OTHERWISE: dict[str, Any] = {
     "effect": "observe",
     "args": {"path": "/etc/hosts", "content": "x", "deep": {"list": [1, 2.0, None, False]}},
     "cwd": "/etc",
+    "confirm_within_s": 301,
+    "check": "true ",
+    "inverse": "mv new old",
 }
 INTENT = NewEvent(topic="agent.tool_dispatch", type="intent", data={})
 
@@ -124,6 +131,22 @@ def test_the_digest_depends_on_the_key_and_not_on_the_order_of_names() -> None:
     assert BOUND.digest(b"l" * 32) != BOUND.digest(KEY)
     with pytest.raises(ValueError):
         replace(BOUND, args={"n": float("nan")}).digest(KEY)
+
+
+def test_without_terms_the_digest_is_what_it_was_before_there_were_terms() -> None:
+    plain = replace(BOUND, confirm_within_s=0, check="", inverse="")
+    assert plain.digest(KEY) == "94a6df7e4d4ae508981f00b3ec818843a417a8c7a69887e9104b61311c0ff939"
+
+
+async def test_who_approves_on_other_terms_is_bound_to_those(history: History, paths: Paths) -> None:
+    approvals = await loaded(history, paths)
+    approval = await ask(approvals, history, call_id="call_1")
+    other = Terms(within_s=60, inverse="mv new old")
+    granted_ = await approvals.answer(approval.id, grant=True, uid=0, terms=other)
+    assert granted_.digest != approval.digest
+    with pytest.raises(ApprovalMismatch):
+        await approvals.use(approval.id, BOUND, "call_1", INTENT)
+    await approvals.use(approval.id, replace(BOUND, **other.fields()), "call_1", INTENT)
 
 
 def test_hidden_arguments_are_shown_as_such_and_a_working_directory_is_text() -> None:

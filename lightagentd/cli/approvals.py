@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from lightagentd.cli.confirm import confirming
 from lightagentd.cli.options import Command, Listing, Settings, lists, names_of
 from lightagentd.cli.output import Columns, as_json, dump, listing, say, told
 from lightagentd.cli.question import (
@@ -105,9 +106,7 @@ def _state(found: dict[str, Any]) -> str:
 @click.command("approve", cls=Command)
 @click.argument("approval", metavar="ID", shell_complete=approval_ids)
 @click.option("--note", metavar="TEXT", help="Kept with the answer.")
-@click.option("--confirm-within", metavar="TIME", help="Take the change back then, unless it is confirmed.")
-@click.option("--check", metavar="COMMAND", help="Confirms the change when it ends with 0.")
-@click.option("--inverse", metavar="COMMAND", help="Takes the change back, or TOOL.ACTION {ARGUMENTS}.")
+@confirming
 @click.option("--session", "for_session", is_flag=True, help="Allow this call for the whole session.")
 @click.option("--rule", is_flag=True, help="Propose a rule that allows exactly this call from now on.")
 @click.option("--tainted", is_flag=True, help="With these two: also when text from outside is there.")
@@ -115,15 +114,14 @@ def _state(found: dict[str, Any]) -> str:
 @click.pass_obj
 def approve(
     settings: Settings,
+    /,
     approval: str,
     note: str | None,
-    confirm_within: str | None,
-    check: str | None,
-    inverse: str | None,
     for_session: bool,
     rule: bool,
     tainted: bool,
     yes: bool,
+    **given: str | None,
 ) -> None:
     """Allow the call that ID asks about, once.
 
@@ -146,10 +144,12 @@ def approve(
     """
     if (tainted and not (rule or for_session)) or (yes and not rule):
         raise click.UsageError("--tainted goes with --session and --rule, --yes with --rule.")
-    terms: dict[str, Any] = {"confirm_within": confirm_within, "check": check, "inverse": inverse}
+    if rule and any(given.values()):
+        raise click.UsageError("With --rule, how a change is taken back is written into the rule by hand.")
+    terms: dict[str, Any] = {**given}
     terms |= {"for_session": for_session or None, "tainted": (for_session and tainted) or None}
     if rule:
-        _approve_by_rule(settings, approval, note, terms, tainted=tainted, yes=yes)
+        _approve_by_rule(settings, approval, note, tainted=tainted, yes=yes)
         return
     if not _IDS.is_short(approval):
         _answer(settings, "Approvals.Approve", approval, note, **terms)
@@ -161,15 +161,15 @@ def approve(
             suggestion=f"Read it with: lactl approvals show {whole}; then: lactl approve {whole}",
         )
     found = settings.call("Approvals.Get", approval=whole)
-    named = {"check": check, "inverse": inverse}
-    if is_allowed(found | {name: one for name, one in named.items() if one}, within=confirm_within or ""):
+    within = given.pop("confirm_within") or ""
+    if is_allowed(found | {name: one for name, one in given.items() if one}, within=within):
         _answer(settings, "Approvals.Approve", whole, note, digest=found["digest"], **terms)
     else:
         say(f"It goes on waiting. {how_to_answer(found)}")
 
 
 def _approve_by_rule(
-    settings: Settings, approval: str, note: str | None, terms: dict[str, Any], *, tainted: bool, yes: bool
+    settings: Settings, approval: str, note: str | None, *, tainted: bool, yes: bool
 ) -> None:
     """Write the rule, then allow the call if it still waits."""
     whole = _IDS.whole_question(settings, approval, every=True)
@@ -183,7 +183,7 @@ def _approve_by_rule(
     elif found["state"] == "waiting":
         if not settings.json:
             say(f"Written: {path}")
-        _answer(settings, "Approvals.Approve", whole, note, digest=found["digest"], **terms)
+        _answer(settings, "Approvals.Approve", whole, note, digest=found["digest"])
     else:
         told(settings, {"path": path}, f"Written: {path}", path)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import click
 
 from lightagentd.cli.options import Command, Settings, names_of
@@ -10,6 +13,7 @@ from lightagentd.cli.question import visible
 from lightagentd.cli.short_id import only_one
 from lightagentd.cli.when import duration
 
+F = TypeVar("F", bound=Callable[..., Any])
 _COLUMNS: Columns = {
     "CALL": "id",
     "STATE": "state",
@@ -20,6 +24,19 @@ _COLUMNS: Columns = {
     "TAKEN BACK BY": lambda each: visible(each["back"]),
     "WHY": lambda each: visible(each["why"]),
 }
+
+
+def confirming(function: F) -> F:
+    """The options that say how the change of a call takes itself back."""
+    for name, metavar, words in reversed(
+        (
+            ("--confirm-within", "TIME", "Take the change back then, unless it is confirmed."),
+            ("--check", "COMMAND", "Confirms the change when it ends with 0."),
+            ("--inverse", "COMMAND", "Takes the change back, or TOOL.ACTION {ARGUMENTS}."),
+        )
+    ):
+        function = click.option(name, metavar=metavar, help=words)(function)
+    return function
 
 
 @click.command("confirm", cls=Command)

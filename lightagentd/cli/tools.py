@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from lightagentd.cli.confirm import confirming
 from lightagentd.cli.options import (
     Group,
     Settings,
@@ -115,8 +116,17 @@ def _summary(found: dict[str, Any]) -> str:
 @click.argument("action", metavar="TOOL.ACTION", shell_complete=action_names)
 @click.argument("arguments", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option("--args", "whole", metavar="JSON", help="All arguments as one JSON object.")
+@confirming
 @click.pass_obj
-def call(settings: Settings, agent: str, action: str, arguments: tuple[str, ...], whole: str | None) -> None:
+def call(
+    settings: Settings,
+    /,
+    agent: str,
+    action: str,
+    arguments: tuple[str, ...],
+    whole: str | None,
+    **terms: str | None,
+) -> None:
     """Call an action as AGENT would.
 
     The call goes through policy, worker and history, but no model has a part in it.
@@ -129,9 +139,11 @@ def call(settings: Settings, agent: str, action: str, arguments: tuple[str, ...]
 
     The exit status is 80 when a command ran and failed; with --json its own status is in the event
     tool_result, as metadata.exit_status. A call that you may approve counts as approved by you: policy does
-    not ask again, and the history says who called.
+    not ask again, and the history says who called. The last three options are for who may approve, and as
+    those of lactl approve.
     """
     parameters = {"agent": agent, **call_parameters(settings, agent, action, arguments, whole)}
+    parameters |= {name: one for name, one in terms.items() if one is not None}
     metadata = watch(settings, "Tools.Call", parameters, hang_up=True)
     end_with(metadata)
     status, killer = metadata.get("exit_status"), metadata.get("signal")

@@ -33,6 +33,12 @@ class Terms:
     check: str = ""
     inverse: str = ""
 
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Terms | None:
+        """From `fields`; None where there are none."""
+        within_s, check, inverse = (found.get(name) for name in TERMS)
+        return cls(within_s=within_s, check=check or "", inverse=inverse or "") if within_s else None
+
     def fields(self) -> dict[str, Any]:
         """By the names in `TERMS`."""
         return dict(zip(TERMS, (self.within_s, self.check, self.inverse), strict=True))

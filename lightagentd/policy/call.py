@@ -95,6 +95,8 @@ class PolicyCall:
     """Whether the agent has a worker for change."""
     plan: PlanGate
     """What may run while the session's plan is drafted (drafting and ready); empty when none is."""
+    takes_back: bool = False
+    """Whether it takes back a change that nobody confirmed, which a full disk does not keep from that."""
     waits: bool = False
     """Whether it waits until a person answers, although none began it: a step of a flow."""
 

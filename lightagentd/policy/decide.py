@@ -8,6 +8,7 @@ The checks run in this order, and the first refusal decides:
    of installed skills that nobody else can write are the exception.
 2. What the agent does not have (tools, skills, effects) is denied, and so is a change by an agent that has no
    worker for change, and every change while the history's disk is full: what was changed must be on record.
+   What takes a change back goes on from the reserve.
    No rule can grant what was denied until here, and no approval.
 3. The rules of policy.d: of those that match, the strictest decides (deny, then ask, then allow). Where none
    matches, `observe` and `reach` are allowed, and `change` is asked for.
@@ -180,7 +181,7 @@ class Policy:
                 hint = f"lactl status says why. {hint}"
             refused = ChangeNotEnabled(message, suggestion=hint)
             return _refusal(Decision.DENY, unenforced or "no-change-worker", message, refused)
-        if effect is Effect.CHANGE and self._disk_low():
+        if effect is Effect.CHANGE and self._disk_low() and not call.takes_back:
             message = f"{name} would change the system, and the disk that holds the history is nearly full."
             return _deny("disk-full", message, "Find out what takes the room, and have a person make some.")
         return None

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from lightagentd.agents.confirming import confirmations, records, ways
 from lightagentd.agents.confirming.records import Confirmation
@@ -18,7 +20,8 @@ from lightagentd.client.aio import AsyncClient
 from lightagentd.config.terms import Terms
 from lightagentd.control.authz import Caller
 from lightagentd.daemon.daemon import Daemon
-from lightagentd.errors import Conflict, InvalidArgument, LightagentError, NotFound
+from lightagentd.errors import Conflict, InvalidArgument, LightagentError, NotFound, PermissionDenied
+from lightagentd.events.types.history import HistoryInstalled
 from lightagentd.host.paths import Paths
 from tests.agents.asking import FRONT, TOML, Watched, asked, asking
 from tests.agents.flows.rig import add as flow_add
@@ -30,11 +33,26 @@ from tests.scripted_model import ScriptedModel, call, say
 
 OTHER = Caller(uid=54321, gid=OUTSIDERS_GID, pid=1)
 HOUR_US = 3_600_000_000
+NO_DELETE = '[[rule]]\nname = "no-delete"\ndecision = "deny"\ntool = "file"\naction = "delete"\n'
+in_module_loop = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def test(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scripted]:
+    """A daemon for all tests that stop none, with its workers. A test leaves none of its changes open."""
+    base = tmp_path_factory.mktemp("la")
+    paths = Paths(config=base / "etc", state=base / "state", runtime=base / "run")
+    write(paths.config / "policy.d" / "10.toml", NO_DELETE)
+    async with scripted(paths, [], front=FRONT, toml=TOML) as made:
+        for effect in ("observe", "reach", "change"):
+            await attempt(made, "bash.exec", {"command": "true", "effect": effect})
+        yield made
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confirmations, "TICK_S", 0.02)
+    monkeypatch.setattr(confirmations, "AGAIN_S", 0.02)
 
 
 @pytest.fixture
@@ -44,43 +62,41 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def rule(within: str = "1h", **more: str) -> str:
-    """A rule that lets every change run, and has it confirmed."""
-    lines = [f"{name} = '{text}'" for name, text in more.items()]
-    start = '[[rule]]\nname = "confirmed"\ndecision = "allow"\neffect = "change"\n'
-    return start + "\n".join([f'confirm_within = "{within}"', *lines, ""])
-
-
 def set_clock(monkeypatch: pytest.MonkeyPatch, by_us: int) -> None:
     monkeypatch.setattr(records, "wall_us", lambda: time.time_ns() // 1000 + by_us)
 
 
-async def make(test: Scripted, tool: str, action: str, **args: Any) -> str:
-    """Make a call as a person, and give its id."""
-    called = test.daemon.service.tools.call(ME, agent="test", tool=tool, action=action, args=args)
+async def attempt(test: Scripted, name: str, args: dict[str, Any], **terms: Any) -> dict[str, Any]:
+    """Make a call as a person, and give its last event and its id."""
+    tool, action = name.split(".")
+    called = test.daemon.service.tools.call(ME, agent="test", tool=tool, action=action, args=args, **terms)
     events = [event async for event in called]
-    assert events[-1]["type"] == "done", events[-1]
-    return str(next(event["call_id"] for event in events if event["type"] == "tool_call"))
+    return {
+        **events[-1],
+        "call_id": next(event["call_id"] for event in events if event["type"] == "tool_call"),
+    }
 
 
-def state(test: Scripted, call_id: str) -> str:
-    return test.daemon.registry.shared.confirmations.get(call_id).state
+async def make(test: Scripted, name: str, args: dict[str, Any], **terms: Any) -> str:
+    """As `attempt`, for a call that goes well; gives its id."""
+    terms.setdefault("confirm_within", "1h")
+    ended = await attempt(test, name, args, **terms)
+    assert ended["type"] == "done", ended
+    return str(ended["call_id"])
+
+
+async def make_file(test: Scripted, file: Path, **terms: Any) -> str:
+    return await make(test, "file.write", {"path": str(file), "content": "two\n"}, **terms)
+
+
+def state(test: Scripted | Daemon, call_id: str) -> str:
+    daemon = test if isinstance(test, Daemon) else test.daemon
+    return daemon.registry.shared.confirmations.get(call_id).state
 
 
 def _stands(daemon: Daemon, call_id: str, state: str, tries: int) -> bool:
     found = daemon.registry.shared.confirmations.get(call_id)
     return (found.state, found.tries) == (state, tries)
-
-
-async def until_taken_back(paths: Paths) -> list[dict[str, Any]]:
-    """Ask the daemon of a process until all changes are taken back; gives them."""
-    async with asyncio.timeout(60):
-        while True:
-            async with AsyncClient(paths.socket) as client:
-                listed = (await client.call("Confirmations.List", all=True))["confirmations"]
-            if {one["state"] for one in listed} == {"taken_back"}:
-                return list(listed)
-            await asyncio.sleep(0.05)
 
 
 async def refused(awaited: Any, kind: type[LightagentError]) -> str:
@@ -96,6 +112,7 @@ def writes(file: Path) -> Any:
 async def test_an_approved_change_is_taken_back_unless_it_is_confirmed(
     paths: Paths, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Whatever becomes of its session, and once an emergency stop is over."""
     other = file.with_name("other")
     async with asking(paths, [writes(file), say("a"), writes(other), say("b")]) as test:
         service, ids = test.daemon.service, []
@@ -107,6 +124,7 @@ async def test_an_approved_change_is_taken_back_unless_it_is_confirmed(
                 assert granted.confirm_within_s == 300
                 await turn.end()
             ids.append(question.call_id)
+            await service.sessions.delete(ME, session.id, confirmed=True)
         waiting = await service.confirmations.listed(ME)
         assert [(one.id, one.state, one.may_confirm) for one in waiting] == [
             (each, "waiting", True) for each in ids
@@ -115,22 +133,23 @@ async def test_an_approved_change_is_taken_back_unless_it_is_confirmed(
         assert "file.undo" in waiting[0].back
         await refused(service.confirmations.confirm(OTHER, ids[0]), LightagentError)
         assert (await service.confirmations.confirm(ME, ids[1])).state == "confirmed"
+        await service.safety.panic(ME, reason="test")
         set_clock(monkeypatch, HOUR_US)
+        await until(lambda: any("not taken back yet" in problem for problem in test.daemon.problems()))
+        assert (state(test, ids[0]), file.read_text()) == ("waiting", "two\n")
+        await service.safety.end_panic(ME)
         await until(lambda: state(test, ids[0]) == "taken_back")
         assert (file.read_text(), other.read_text()) == ("one\n", "two\n")
         assert "was taken back at" in await refused(service.confirmations.confirm(ME, ids[0]), Conflict)
         assert "confirmed already" in await refused(service.confirmations.confirm(ME, ids[1]), Conflict)
         await refused(service.confirmations.confirm(ME, "call_0"), NotFound)
         assert await service.confirmations.listed(ME) == []
-        told = ["pending", "pending", "confirmed", "taking_back", "taken_back"]
-        await until(lambda: [event.type for event in test.stored(topic="confirmation")] == told)
 
 
-async def test_what_cannot_be_taken_back_is_refused_before_it_is_done(paths: Paths, file: Path) -> None:
-    command = call("bash_exec", {"command": f"echo two > {file}", "effect": "change"})
-    async with asking(paths, [command, command, say("done")]) as test:
-        session = await test.session()
-        async with Watched(test, session) as turn:
+async def test_terms_that_came_after_the_question_do_not_count_as_approved(paths: Paths, file: Path) -> None:
+    shell = call("bash_exec", {"command": f"echo two > {file}", "effect": "change"})
+    async with asking(paths, [shell, say("done")]) as test:
+        async with Watched(test, await test.session()) as turn:
             question = await asked(test)
             approve = test.daemon.service.approvals.approve
             assert "no inverse" in await refused(approve(ME, question.id, confirm_within="5m"), Conflict)
@@ -140,70 +159,138 @@ async def test_what_cannot_be_taken_back_is_refused_before_it_is_done(paths: Pat
                 wrong_inverse = approve(ME, question.id, confirm_within="5m", inverse=inverse)
                 await refused(wrong_inverse, LightagentError)
             await refused(approve(ME, question.id, inverse="true"), InvalidArgument)
-            assert file.read_text() == "one\n"
-            write(paths.config / "policy.d" / "10.toml", rule())
+            rule = '[[rule]]\nname = "later"\ndecision = "ask"\neffect = "change"\n'
+            later = f'{rule}confirm_within = "1h"\ninverse = "rm -r /"\n'
+            write(paths.config / "policy.d" / "20.toml", later)
             await test.daemon.reload()
-            await approve(ME, question.id)  # the rule that came meanwhile counts
+            await approve(ME, question.id)
             events = await turn.end()
         results = [event["result"] for event in events if event["type"] == "tool_result"]
-        assert (results, file.read_text()) == (["conflict", "conflict"], "one\n")
+        assert (results, file.read_text()) == (["conflict"], "one\n")
 
 
+@in_module_loop
+@pytest.mark.parametrize(
+    ("inverse", "why"),
+    [
+        ("", "no inverse"),
+        ('file.delete {"path": "/x"}', "no-delete"),  # policy would refuse it
+        ('file.write {"path": "/x"}', "content"),
+        ('file.write {"path": "/x", "content": "", "mode": "rw"}', "mode"),
+        ('systemd.start {"unut": "x"}', "unut"),
+        ('no.such {"a": 1}', "no.such"),
+        ('file.read {"path": "/x"}', "changes nothing"),
+    ],
+)
+async def test_what_cannot_be_taken_back_is_refused_before_it_is_done(
+    test: Scripted, file: Path, inverse: str, why: str
+) -> None:
+    args = {"command": f"echo two > {file}", "effect": "change"}
+    ended = await attempt(test, "bash.exec", args, confirm_within="1h", inverse=inverse)
+    assert ended["code"] in ("conflict", "invalid_argument"), ended
+    assert why in ended["message"]
+    assert file.read_text() == "one\n"
+
+
+@in_module_loop
+async def test_only_who_may_approve_sets_terms(test: Scripted, file: Path) -> None:
+    terms = {"confirm_within": "1h", "inverse": "true", "outside": True}
+    await refused(attempt(test, "file.write", {"path": str(file), "content": ""}, **terms), PermissionDenied)
+    assert file.read_text() == "one\n"
+
+
+@in_module_loop
 async def test_a_check_that_passes_confirms(
-    paths: Paths, file: Path, monkeypatch: pytest.MonkeyPatch
+    test: Scripted, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The check sees the network of the machine, as the command that the approver named needs it."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    write(paths.config / "policy.d" / "10.toml", rule("50s", check=f": < /dev/tcp/127.0.0.1/{port}"))
-    async with scripted(paths, [], front=FRONT, toml=TOML) as test:
-        call_id = await make(test, "file", "write", path=str(file), content="two\n")
-        checks = lambda: [one for one in test.stored(topic="tool.bash") if one.data]  # noqa: E731
-        await until(checks)
-        assert state(test, call_id) == "waiting"
-        with socket.create_server(("127.0.0.1", port)):
-            await until(lambda: state(test, call_id) == "confirmed")
-        assert test.daemon.registry.shared.confirmations.get(call_id).by is None
-        intents = [one.data for one in test.stored(topic="agent.tool_dispatch") if one.data]
-        assert {(one["trigger"], one["effect"]) for one in intents[1:]} == {("confirm", "reach")}
-        set_clock(monkeypatch, HOUR_US)
-        await asyncio.sleep(0.1)
-        assert file.read_text() == "two\n"
+    call_id = await make_file(test, file, confirm_within="50s", check=f": < /dev/tcp/127.0.0.1/{port}")
+    checks = lambda: [one for one in test.stored(topic="tool.bash") if one.data]  # noqa: E731
+    await until(checks)
+    assert state(test, call_id) == "waiting"
+    with socket.create_server(("127.0.0.1", port)):
+        await until(lambda: state(test, call_id) == "confirmed")
+    assert test.daemon.registry.shared.confirmations.get(call_id).by is None
+    intents = [one.data or {} for one in test.stored(topic="agent.tool_dispatch")]
+    assert {one["effect"] for one in intents if one.get("trigger") == "confirm"} == {"reach"}
+    set_clock(monkeypatch, HOUR_US)
+    await asyncio.sleep(0.1)
+    assert file.read_text() == "two\n"
 
 
-async def test_what_fails_is_told_and_tried_once_more_after_a_restart(
-    paths: Paths, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inverse = f"echo tried >> {file}; false"
-    write(paths.config / "policy.d" / "10.toml", rule(inverse=inverse))
-    async with scripted(paths, [], front=FRONT, toml=TOML) as test:
-        call_id = await make(test, "bash", "exec", command="true", effect="change")
-        set_clock(monkeypatch, HOUR_US)
-        await until(lambda: state(test, call_id) == "failed")
-    for _ in range(2):
-        async with Daemon(paths) as daemon:
-            await until(partial(_stands, daemon, call_id, "failed", 2))
-            assert any(call_id in problem and "status 1" in problem for problem in daemon.problems())
-    assert file.read_text().count("tried") == 2
-    async with Daemon(paths) as daemon:
-        assert (await daemon.service.confirmations.confirm(ME, call_id)).state == "confirmed"
-        assert not any(call_id in problem for problem in daemon.problems())
-
-
+@in_module_loop
 @pytest.mark.parametrize("by_us", [-24 * HOUR_US, 24 * HOUR_US])
 async def test_the_deadline_holds_when_the_clock_is_set(
-    paths: Paths, file: Path, monkeypatch: pytest.MonkeyPatch, by_us: int
+    test: Scripted, file: Path, monkeypatch: pytest.MonkeyPatch, by_us: int
 ) -> None:
-    write(paths.config / "policy.d" / "10.toml", rule("1h"))
-    async with scripted(paths, [], front=FRONT, toml=TOML) as test:
-        call_id = await make(test, "file", "write", path=str(file), content="two\n")
-        set_clock(monkeypatch, by_us)
-        if by_us < 0:
-            await asyncio.sleep(0.1)
-            assert state(test, call_id) == "waiting"
-            monkeypatch.setattr(records, "boot_us", lambda: time.clock_gettime_ns(7) // 1000 + HOUR_US)
+    call_id = await make_file(test, file)
+    set_clock(monkeypatch, by_us)
+    if by_us < 0:
+        await asyncio.sleep(0.1)
+        assert state(test, call_id) == "waiting"
+        monkeypatch.setattr(records, "boot_us", lambda: time.clock_gettime_ns(7) // 1000 + HOUR_US)
+    await until(lambda: state(test, call_id) == "taken_back")
+    assert file.read_text() == "one\n"
+
+
+@in_module_loop
+async def test_a_disk_without_room_keeps_no_change_alive(
+    test: Scripted, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the reserve it is taken back; where that is used up, once there is room."""
+    call_id = await make_file(test, file)
+    history = test.daemon.history
+    with monkeypatch.context() as full:
+        full.setattr(history.environment, "reserve", lambda: False)
+        full.setattr(history.environment, "full", True)
+        full.setattr(history, "disk_low", True)
+        set_clock(full, HOUR_US)
+        await until(lambda: any("not taken back yet" in problem for problem in test.daemon.problems()))
+        assert (state(test, call_id), file.read_text()) in {("waiting", "two\n"), ("taking_back", "two\n")}
+        full.setattr(history.environment, "full", False)
         await until(lambda: state(test, call_id) == "taken_back")
-        assert file.read_text() == "one\n"
+        ended = await attempt(test, "file.write", {"path": str(file), "content": "three\n"})
+        assert "nearly full" in ended["message"], "all other changes are refused"
+    assert file.read_text() == "one\n"
+
+
+async def test_after_a_restart_it_is_tried_once_more_and_nothing_old_acts(paths: Paths, file: Path) -> None:
+    tried, other = file.with_name("tried"), file.with_name("other")
+    async with scripted(paths, [], front=FRONT, toml=TOML) as test:
+        shell = {"command": "true", "effect": "change"}
+        failing = await make(test, "bash.exec", shell, confirm_within="1s", inverse=f"echo >> {tried}; false")
+        await until(lambda: state(test, failing) == "failed")
+        waiting = await make_file(test, file)
+        found = test.daemon.registry.shared.confirmations.get(waiting)
+        cut = replace(found, id="call_cut", state="running", due_us=0)
+        cut = replace(cut, back={**cut.back, "args": {"call_id": "call_cut"}})
+        await test.daemon.history.append(changes=[cut.change()])
+    async with Daemon(paths) as daemon:
+        await until(partial(_stands, daemon, failing, "failed", 2))
+        await until(lambda: state(daemon, "call_cut") == "unchanged")
+        assert any(failing in problem and "status 1" in problem for problem in daemon.problems())
+        assert not any("call_cut" in problem for problem in daemon.problems()), "nothing has happened there"
+        installed = HistoryInstalled(
+            how="restore", by=0, seq=1, hash="", set_aside="", verified=True, message="a backup was restored"
+        )
+        await daemon.history.append(installed.event())
+        assert state(daemon, waiting) == "waiting"
+    (paths.config / "agent" / "test" / "AGENT.md").unlink()
+    async with Daemon(paths) as daemon:
+        assert _stands(daemon, waiting, "failed", 2), "it belongs to the history before"
+        assert any(waiting in problem and "Another history" in problem for problem in daemon.problems())
+        gone = replace(found, id="call_gone", due_us=0)
+        confirmations_ = daemon.registry.shared.confirmations
+        confirmations_._all[gone.id] = gone
+        confirmations_._watch(gone)
+        await until(lambda: any("not taken back yet" in problem for problem in daemon.problems()))
+        assert state(daemon, "call_gone") == "waiting", "its agent is not there any more, which is said"
+        assert (await daemon.service.confirmations.confirm(ME, failing)).state == "confirmed"
+        assert not any(failing in problem for problem in daemon.problems())
+    assert tried.read_text().count("\n") == 2
+    assert (file.read_text(), other.exists()) == ("two\n", False)
 
 
 def test_another_boot_counts_what_is_left_by_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,34 +305,53 @@ def test_another_boot_counts_what_is_left_by_the_wall(monkeypatch: pytest.Monkey
     assert before.left_s > 3590
 
 
-@pytest.mark.parametrize("end", ["kill", "stop"])
-async def test_it_is_taken_back_after_the_daemon_ended(paths: Paths, file: Path, end: str) -> None:
-    """One is taken back while the daemon is away for the whole of its time, and no client comes."""
+async def test_it_is_taken_back_after_the_daemon_was_stopped_or_killed(paths: Paths, file: Path) -> None:
+    """Nobody asks for it, the time is over while the daemon is away, and what is done is not done twice."""
+    tried = file.with_name("tried")
+    slow = f"echo >> {tried}; test $(wc -l < {tried}) -gt 1 || sleep 60"
     async with ScriptedModel([]) as model:
         define(paths, model, front=FRONT)
         write(paths.config / "lightagentd.toml", TOML)
-        write(paths.config / "policy.d" / "10.toml", rule("1s"))
         daemon = DaemonProcess(paths)
         try:
             await asyncio.to_thread(daemon.start)
-            args = {"path": str(file), "content": "two\n"}
-            async with AsyncClient(paths.socket) as client:
-                stream = client.stream("Tools.Call", agent="test", tool="file", action="write", args=args)
-                replies = [one async for one in stream]
-                assert replies[-1]["event"]["type"] == "done"
-            await asyncio.to_thread(getattr(daemon, end))
+            await _call(paths, "file", "write", {"path": str(file), "content": "two\n"})
+            await asyncio.to_thread(daemon.stop)
             assert file.read_text() == "two\n"
             await asyncio.sleep(1)
             await asyncio.to_thread(daemon.start)
             await until(lambda: file.read_text() == "one\n")
+            assert [one["tries"] for one in await until_taken_back(paths)] == [1]
             file.write_text("three\n")
-            await asyncio.to_thread(daemon.stop)
+            await _call(paths, "bash", "exec", {"command": "true", "effect": "change"}, inverse=slow)
+            await until(lambda: tried.exists() and tried.read_text())
+            await asyncio.to_thread(daemon.kill)
             await asyncio.to_thread(daemon.start)
-            listed = await until_taken_back(paths)
-            assert [one["tries"] for one in listed] == [1]
-            assert file.read_text() == "three\n", "it is not done twice"
+            assert [one["tries"] for one in await until_taken_back(paths)] == [1, 2]
+            await asyncio.to_thread(daemon.kill)
+            await asyncio.to_thread(daemon.start)
+            await until_taken_back(paths)
+            assert (tried.read_text().count("\n"), file.read_text()) == (2, "three\n")
         finally:
             await asyncio.to_thread(daemon.close)
+
+
+async def _call(paths: Paths, tool: str, action: str, args: dict[str, Any], **terms: str) -> None:
+    async with AsyncClient(paths.socket) as client:
+        about = {"agent": "test", "tool": tool, "action": action, "args": args, "confirm_within": "1s"}
+        replies = [one async for one in client.stream("Tools.Call", **about, **terms)]
+    assert replies[-1]["event"]["type"] == "done", replies[-1]
+
+
+async def until_taken_back(paths: Paths) -> list[dict[str, Any]]:
+    """Ask the daemon of a process until all changes are taken back; gives them."""
+    async with asyncio.timeout(60):
+        while True:
+            async with AsyncClient(paths.socket) as client:
+                listed = (await client.call("Confirmations.List", all=True))["confirmations"]
+            if {one["state"] for one in listed} == {"taken_back"}:
+                return list(listed)
+            await asyncio.sleep(0.05)
 
 
 async def test_a_step_of_a_flow_names_what_takes_its_change_back(
@@ -265,34 +371,6 @@ async def test_a_step_of_a_flow_names_what_takes_its_change_back(
         assert out.read_text() == "ran\n"
         set_clock(monkeypatch, HOUR_US)
         await until(lambda: not out.exists())
-
-
-async def test_a_taking_back_that_was_stopped_in_the_middle_is_tried_once_more(
-    paths: Paths, file: Path
-) -> None:
-    inverse = f"echo tried >> {file}; test $(wc -l < {file}) -gt 2 || sleep 60"
-    async with ScriptedModel([]) as model:
-        define(paths, model, front=FRONT)
-        write(paths.config / "lightagentd.toml", TOML)
-        write(paths.config / "policy.d" / "10.toml", rule("1s", inverse=inverse))
-        daemon = DaemonProcess(paths)
-        try:
-            await asyncio.to_thread(daemon.start)
-            args = {"command": "true", "effect": "change"}
-            async with AsyncClient(paths.socket) as client:
-                stream = client.stream("Tools.Call", agent="test", tool="bash", action="exec", args=args)
-                assert [one async for one in stream]
-            await until(lambda: file.read_text().count("tried") == 1)
-            await asyncio.to_thread(daemon.kill)
-            await asyncio.to_thread(daemon.start)
-            await until(lambda: file.read_text().count("tried") == 2)
-            await until_taken_back(paths)
-            await asyncio.to_thread(daemon.kill)
-            await asyncio.to_thread(daemon.start)
-            await until_taken_back(paths)
-            assert file.read_text().count("tried") == 2
-        finally:
-            await asyncio.to_thread(daemon.close)
 
 
 def test_units_get_the_state_that_they_had() -> None:

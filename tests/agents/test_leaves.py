@@ -11,7 +11,7 @@ from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import Conflict, NotFound, PermissionDenied, Refused
 from lightagentd.host.paths import Paths
 from tests.agents.asking import Watched, add, asked, asking, lines, prepare, result
-from tests.agents.scripted import ME, Scripted
+from tests.agents.scripted import ME, Scripted, watch
 from tests.conftest import write
 from tests.other_user import OUTSIDERS_GID
 from tests.scripted_model import call, say
@@ -50,6 +50,19 @@ async def test_a_leave_counts_for_the_same_call_in_the_same_session_until_it_is_
         await sessions.withdraw(ME, session.id, leave["id"])
         await allowed_for(test, session)
         assert [one.type for one in test.stored(topic="session.leave")] == ["given", "withdrawn"]
+
+
+async def test_a_leave_on_terms_has_them_each_time_and_does_not_count_unattended(paths: Paths) -> None:
+    out = prepare(paths)
+    same = call("probe_add", add(out))
+    async with asking(paths, [same, say("1"), same, say("2"), same, say("3")]) as test:
+        session, kept = await test.session(), test.daemon.registry.shared.confirmations
+        await allowed_for(test, session, for_session=True, confirm_within="1h", inverse=f"rm {out}")
+        await test.prompt(session)
+        assert [(one.within_s, one.inverse) for one in kept.listed()] == [(3600, f"rm {out}")] * 2
+        unattended = await test.agent.prompt(session, "go", unattended=True)
+        assert result(await watch(unattended))["result"] == "policy_denied"
+        assert lines(out) == ["ran"] * 2
 
 
 async def test_a_leave_stays_with_its_session_and_does_not_count_once_it_is_tainted(paths: Paths) -> None:

@@ -20,6 +20,7 @@ def test_a_change_is_refused_as_long_as_there_is_no_room(table: str) -> None:
     assert (ruling.decision, ruling.rule) == (Decision.DENY, "disk-full")
     assert isinstance(ruling.error, PolicyDenied)
     assert "nearly full" in ruling.error.message
+    assert policy.decide(a_call(takes_back=True)).decision is not Decision.DENY
     for effect in (Effect.OBSERVE, Effect.REACH):
         assert policy.decide(a_call(effect=effect)).decision is Decision.ALLOW
     full = False

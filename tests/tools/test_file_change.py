@@ -473,6 +473,19 @@ class TestUndo:
         assert kept == ["call3.sealed", "call4.sealed"]
         assert not store.keep("huge", record, bytes(10_001))
 
+    def test_what_may_have_to_be_taken_back_is_not_pushed_out(self, tmp_path: Path) -> None:
+        store = UndoStore(tmp_path, limit_bytes=10_000)
+        record = Record(path="/f", existed=True)
+        assert store.keep("wanted", record, bytes(6000), for_s=60)
+        for number in range(3):
+            assert store.keep(f"call{number}", record, bytes(6000))
+        assert sorted(path.name for path in tmp_path.glob("*.sealed")) == ["call2.sealed", "wanted.sealed"]
+        assert not store.keep("second", record, bytes(6000), for_s=60), "then its change is refused"
+        os.utime(tmp_path / "wanted.json", (1, 1))
+        os.utime(tmp_path / "wanted.sealed", (1, 1))
+        assert store.keep("second", record, bytes(6000), for_s=60)
+        assert not (tmp_path / "wanted.json").exists()
+
     def test_no_content_can_be_found_in_the_folder(self, tmp_path: Path) -> None:
         secret = b"password=correct-horse-battery\n" * 10
         store = UndoStore(tmp_path)

@@ -3,8 +3,8 @@
 A change is stored with the intent of its call, and its deadline begins anew when the call has ended. Without
 a confirmation the call that takes it back is made as the person who approved the change, through policy,
 worker and history as `lactl undo`; no client has to be there. Its result and the new state commit together,
-so that what was taken back is not taken back again. What failed, or was stopped in the middle, is tried once
-more after a restart.
+so that what was taken back is not taken back again. What was stopped in the middle is tried once more, what
+failed after a restart.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lightagentd.agents.confirming.records import STATE, Confirmation, begun
+from lightagentd.agents.confirming.records import STATE, Confirmation, begun, of_another_store
 from lightagentd.agents.flows.step_turn import failure_of
 from lightagentd.agents.tool_calls.by_person import call_as_person
 from lightagentd.agents.tool_calls.results import Before, Outcome
@@ -41,6 +41,7 @@ from lightagentd.host.users import called
 from lightagentd.policy.questions.approval import Approval
 from lightagentd.text.readable import visible
 from lightagentd.tool import Effect
+from lightagentd.toolkit.files.undo import nothing_kept
 
 if TYPE_CHECKING:
     from lightagentd.agents.agent import Agent
@@ -64,6 +65,7 @@ _ROOT = 0
 """As whom a file is put back, as an administrator does with `lactl undo`."""
 _NOT_BEGUN = frozenset({WorkerUnavailable.code, Panicked.code})
 """Results of calls that did nothing, and may do something later."""
+_RESTORED = "Another history was put in place meanwhile, so nobody knows whether the change still stands."
 _UNDECIDED = frozenset({"cancelled", OutcomeUnknown.code})
 Stored = tuple[Sequence[NewEvent], Sequence[Change]]
 
@@ -87,10 +89,20 @@ class Confirmations:
 
     async def start(self) -> None:
         """Go on with what was stored. Raises StorageError."""
-        for key, value in self._history.queries.state(STATE).items():
+        rows = self._history.queries.state(STATE)
+        old = (
+            await asyncio.to_thread(of_another_store, self._history.queries, [*rows]) if rows else set[str]()
+        )
+        for key, value in rows.items():
             self._all[key] = found = Confirmation.from_dict(value)
+            if found.open and key in old:
+                await self._move(
+                    replace(found, state="failed", tries=TRIES, why=_RESTORED), types.NotTakenBack
+                )
+                continue
             if found.state in ("running", "waiting"):
-                self._all[key] = replace(found.of_this_boot(), state="waiting")
+                cut = found.cut or found.state == "running"
+                self._all[key] = replace(found.of_this_boot(), state="waiting", cut=cut)
             elif found.state in ("taking_back", "failed") and found.tries < TRIES:
                 self._all[key] = replace(found, state="waiting", due_us=0)
             elif found.state == "taking_back":
@@ -135,16 +147,8 @@ class Confirmations:
     def get(self, call_id: str) -> Confirmation:
         """Raises NotFound."""
         if (found := self._all.get(call_id)) is None:
-            raise self.not_found(call_id)
+            raise not_found(call_id)
         return found
-
-    @staticmethod
-    def not_found(call_id: str) -> NotFound:
-        return NotFound(
-            f"No change of the call {call_id[:60]!r} waits to be confirmed.",
-            suggestion="lactl confirm lists those that do.",
-            field="call_id",
-        )
 
     # The call
 
@@ -211,12 +215,15 @@ class Confirmations:
             and (failed or outcome.metadata.get("changed") is False)
         )
         if nothing or (failed and outcome.result in _NOT_BEGUN):
-            over = replace(found.armed(), state="unchanged", ended_us=time.time_ns() // 1000)
-            return self._stored(over, types.ChangeConfirmed, "The call changed nothing.")
+            return self._unchanged(found)
         waiting = replace(found.armed(), state="waiting")
         self._all[call_id] = waiting
         self._watch(waiting)
         return (), [waiting.change()]
+
+    def _unchanged(self, found: Confirmation) -> Stored:
+        over = replace(found, state="unchanged", ended_us=time.time_ns() // 1000)
+        return self._stored(over, types.ChangeConfirmed, "The call changed nothing.")
 
     # Confirming
 
@@ -340,10 +347,6 @@ class Confirmations:
         """Raises LightagentError where it could not be begun."""
         agent = self._agent_of(found)
         agent.running_parts()
-        if not found.back:
-            back = replace(found, state="taken_back", ended_us=time.time_ns() // 1000)
-            await self._move(back, types.TakenBack)
-            return
         taking = replace(found, state="taking_back", tries=found.tries + 1)
         events, changes = self._stored(taking, types.TakingBack, tries=taking.tries)
         last: dict[str, Any] = {}
@@ -351,20 +354,15 @@ class Confirmations:
         def ended(outcome: Outcome) -> Stored:
             code, message = failure_of(outcome)
             if code in _UNDECIDED:
-                return (), ()  # the next start tries it again
+                return (), ()
             if code in _NOT_BEGUN:
                 self._put_off(found, message)
                 return (), [found.change()]
-            now_us = time.time_ns() // 1000
-            if not code:
-                return self._stored(replace(taking, state="taken_back", ended_us=now_us), types.TakenBack)
-            failed = replace(taking, state="failed", ended_us=now_us, why=message)
-            _log.error("%s could not be taken back: %s", _named(found), message)
-            return self._stored(failed, types.NotTakenBack, message)
+            return self._over(taking, code, message)
 
         made = call_as_person(
             agent,
-            found.owner if found.approved_by is None else found.approved_by,
+            found.taken_back_by,
             **found.back,
             approver=Seat(**found.seat),
             for_owner=_ROOT if found.back["tool"] == "file" else None,
@@ -374,12 +372,38 @@ class Confirmations:
         async with aclosing(made) as told:
             async for event in told:
                 last = dict(event)
-        if self._all[found.id].state == "taking_back" and last.get("type") == "error" and not self._closed:
-            if last.get("code") in _UNDECIDED:
-                return
-            why = str(last.get("message", ""))
-            failed = replace(taking, state="failed", ended_us=time.time_ns() // 1000, why=why)
-            await self._move(failed, types.NotTakenBack)
+        if self._all[found.id].state != "taking_back" or self._closed:
+            return
+        code, why = last.get("code"), str(last.get("message", ""))
+        if self._history.queries.state_of(STATE, found.id)["state"] != "taking_back":
+            self._put_off(found, why)  # it could not be stored, so nothing was begun
+        elif code in _NOT_BEGUN:
+            self._put_off(found, why)
+            await self._history.append(changes=[found.change()])
+        elif code in _UNDECIDED and taking.tries < TRIES:
+            self._put_off(replace(found, tries=taking.tries), why)
+        else:
+            events, changes = self._over(taking, str(code), why)
+            await uninterrupted(self._history.append(*events, changes=changes))
+
+    def _over(self, taking: Confirmation, code: str, why: str) -> Stored:
+        """What has to be stored of the end of taking a change back; `code` is empty where it went well."""
+        now_us = time.time_ns() // 1000
+        if not code:
+            return self._stored(replace(taking, state="taken_back", ended_us=now_us), types.TakenBack)
+        if taking.cut and why.startswith(nothing_kept(taking.id).message):  # it keeps first, and changes then
+            return self._unchanged(taking)
+        _log.error("%s could not be taken back: %s", _named(taking), why)
+        failed = replace(taking, state="failed", ended_us=now_us, why=why)
+        return self._stored(failed, types.NotTakenBack, why)
+
+
+def not_found(call_id: str) -> NotFound:
+    return NotFound(
+        f"No change of the call {call_id[:60]!r} waits to be confirmed.",
+        suggestion="lactl confirm lists those that do.",
+        field="call_id",
+    )
 
 
 def _named(found: Confirmation) -> str:

@@ -7,6 +7,7 @@ when either says so: a clock that is set back does not put it off, nor does a ma
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 from lightagentd.config.terms import Terms
 from lightagentd.events.history import Change
+from lightagentd.events.queries import Filter, Queries
 from lightagentd.events.store.states import checked, decoding
 
 STATE = "confirmations"
@@ -60,7 +62,7 @@ class Confirmation:
     check: str
     inverse: str
     back: dict[str, Any]
-    """`tool`, `action`, `args`; empty when there is nothing to take back."""
+    """`tool`, `action`, `args`."""
     begun_us: int
     due_us: int
     boot: str
@@ -72,15 +74,24 @@ class Confirmation:
     """The uid of who confirmed it; None for its check."""
     ended_us: int = 0
     why: str = ""
+    cut: bool = False
+    """Whether the daemon ended in the middle of its call, which may have changed nothing."""
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> Confirmation:
         """Raises HistoryDamaged."""
         with decoding(STATE, str(value.get("id"))):
-            checked(value, **dict.fromkeys(_TEXTS, str), **dict.fromkeys(_NUMBERS, int), boot=str, why=str)
+            checked(
+                value,
+                **dict.fromkeys(_TEXTS, str),
+                **dict.fromkeys(_NUMBERS, int),
+                boot=str,
+                why=str,
+                cut=bool,
+            )
             checked(value, seat=dict, back=dict, approved_by=(int, type(None)), by=(int, type(None)))
             found = cls(**value)
-            if found.state not in STATES or (found.back and {*found.back} != {"tool", "action", "args"}):
+            if found.state not in STATES or {*found.back} != {"tool", "action", "args"}:
                 raise ValueError(f"its state is {found.state[:40]!r}")
             return found
 
@@ -91,6 +102,11 @@ class Confirmation:
     @property
     def open(self) -> bool:
         return self.state in OPEN
+
+    @property
+    def taken_back_by(self) -> int:
+        """In whose name it is taken back: that of who approved it, or else of whom it ran for."""
+        return self.owner if self.approved_by is None else self.approved_by
 
     def change(self, *, there: bool = True) -> Change:
         """The change of state that keeps it, or forgets it."""
@@ -118,6 +134,16 @@ class Confirmation:
     def left_s(self) -> float:
         """The seconds until the deadline; 0 when it is over."""
         return max(0.0, min(self.due_us - wall_us(), self.boot_due_us - boot_us()) / 1_000_000)
+
+
+def of_another_store(queries: Queries, ids: Sequence[str]) -> set[str]:
+    """Those that began before an administrator put this store in place, which must not act in it."""
+    installed = queries.find_in_topic("daemon.history", lambda event: event.type == "installed")
+    if installed is None:
+        return set()
+    begun_ = queries.of_topic("confirmation.pending", Filter(), len(ids) + 200)
+    own = [one.data or {} for one in begun_ if one.seq > installed.seq]
+    return {*ids} - {str(data.get("call_id")) for data in own}
 
 
 def begun(terms: Terms, back: dict[str, Any], **about: Any) -> Confirmation:

@@ -15,6 +15,7 @@ from lightagentd.agents.tool_calls.origin import Origin
 from lightagentd.agents.tool_calls.results import Before, Outcome, Results
 from lightagentd.agents.tool_calls.run import ToolRun
 from lightagentd.api import TurnEvent, turn_events
+from lightagentd.config.terms import Terms
 from lightagentd.errors import LightagentError, ShuttingDown
 from lightagentd.events.history import Change, NewEvent
 from lightagentd.events.model import new_id, within
@@ -36,6 +37,7 @@ async def call_as_person(
     outside: bool = False,
     for_owner: int | None = None,
     own: Literal["", "confirm"] = "",
+    terms: Terms | None = None,
     before: Before | None = None,
     ended: Callable[[Outcome], tuple[Sequence[NewEvent], Sequence[Change]]] | None = None,
 ) -> AsyncGenerator[TurnEvent, None]:
@@ -44,8 +46,8 @@ async def call_as_person(
     `approver` is where the caller's process runs, if they may answer approvals. Then a call that policy would
     ask about counts as approved by them, and is stored so. Otherwise it waits for somebody who may approve
     it. `outside`: text from outside may have chosen the call, which is judged so. `for_owner` is the uid that
-    the worker runs the call for, if it is not the caller; policy and history use the caller. `own` and
-    `ended` as `Origin`, `before` as `ToolRun`: the daemon itself makes the call.
+    the worker runs the call for, if it is not the caller; policy and history use the caller. `terms` as
+    `Origin`; `own` and `ended` too, `before` as `ToolRun`: the daemon itself makes the call.
 
     Raises ToolNotFound and AgentNotRunning. A refused or failed call ends with an event of type error.
     """
@@ -63,6 +65,7 @@ async def call_as_person(
         outside=outside,
         for_owner=for_owner,
         own=own,
+        terms=terms,
         on_end=ended,
     )
 

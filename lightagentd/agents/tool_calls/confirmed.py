@@ -5,19 +5,24 @@ A `ConfirmedCall` belongs to one call. What cannot be taken back is refused befo
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from lightagentd.agents.confirming import ways
-from lightagentd.agents.tool_calls.calls import Ready
+from lightagentd.agents.tool_calls.calls import Ready, checked_here, parse_call, whole
+from lightagentd.agents.tool_calls.deciding import decide
 from lightagentd.agents.tool_calls.dispatcher import Dispatcher
 from lightagentd.agents.tool_calls.origin import Origin
 from lightagentd.agents.tool_calls.results import Outcome
-from lightagentd.agents.tool_calls.working import previewed
+from lightagentd.agents.tool_calls.toolbox import Toolbox
+from lightagentd.agents.tool_calls.working import checked_by, previewed
 from lightagentd.config.terms import Terms
-from lightagentd.errors import Conflict
+from lightagentd.errors import Conflict, InvalidArgument, NotFound, PolicyDenied
 from lightagentd.events.history import Change, NewEvent
-from lightagentd.policy.call import Ruling
+from lightagentd.llm.protocol import ToolCall
+from lightagentd.policy.call import Decision, Ruling
 from lightagentd.policy.questions.approval import Approval
 from lightagentd.tool import Effect
 
@@ -30,11 +35,11 @@ class ConfirmedCall:
         self._back: dict[str, Any] = {}
 
     def asked_for(self, ready: Ready, ruling: Ruling) -> Terms | None:
-        """The terms that the step of a flow or a rule sets. What the daemon takes back has none."""
+        """The terms that its caller, a step of a flow or a rule sets; none for what takes a change back."""
         if ready.effect is not Effect.CHANGE or self._origin.on_end is not None:
             return None
         turn = self._origin.turn
-        return (turn.terms if turn is not None else None) or ruling.terms
+        return (self._origin.terms if turn is None else turn.terms) or ruling.terms
 
     async def prepare(self, ready: Ready, ruling: Ruling, granted: Approval | None) -> None:
         """Find out how the change can be taken back. Raises Conflict and InvalidArgument where it cannot."""
@@ -56,6 +61,33 @@ class ConfirmedCall:
         if action.tool == "systemd" and not terms.inverse:
             _, before = await previewed(self._dispatcher, self._origin, ready)
         self._back = ways.way_back(terms, action.tool, action.name, ready.call_id, ready.args, before)
+        try:
+            await self._check_back(toolbox, granted)
+        except (InvalidArgument, NotFound, PolicyDenied) as err:
+            raise Conflict(
+                f"The call that takes the change back cannot be made: {err.message} Nothing was done.",
+                suggestion="Name another one: --inverse 'COMMAND'",
+            ) from err
+
+    async def _check_back(self, toolbox: Toolbox, granted: Approval | None) -> None:
+        """As far as can be known now. Raises InvalidArgument, NotFound, PolicyDenied."""
+        dispatcher, origin = self._dispatcher, self._origin
+        approver = granted.answered_by if granted is not None else None
+        maker = Origin(
+            definition=origin.definition,
+            owner=origin.owner if approver is None else approver,
+            on_end=lambda _: ((), ()),
+        )
+        function = toolbox.find(self._back["tool"], self._back["action"]).function
+        call = ToolCall(id="", name=function, arguments=json.dumps(self._back["args"]))
+        action, args = parse_call(call, toolbox)
+        back = Ready(call=call, call_id="", action=action, args=args, effect=action.effect_of(args))
+        back = replace(
+            back, args=whole(checked_here(back) or await checked_by(dispatcher, maker, back), back)
+        )
+        ruling = decide(dispatcher.policy, back, maker, has_change=dispatcher.pool.has_change)
+        if ruling.decision is Decision.DENY:
+            raise PolicyDenied(ruling.reason or f"The rule {ruling.rule} denies it.")
 
     def begin(self, ready: Ready, granted: Approval | None) -> tuple[Sequence[NewEvent], tuple[Change, ...]]:
         """What to store with the intent."""

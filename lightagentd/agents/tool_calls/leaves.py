@@ -1,22 +1,23 @@
 """Leaves: calls that a person allowed for as long as a session is there.
 
 A leave is for one exact call, and is kept in the record of the session, with who gave it. It stands in for
-an approval and never for more: what policy denies stays denied, and a tainted session needs a leave that
-says so.
+an approval and never for more: what policy denies stays denied, a tainted session needs a leave that says so,
+and it counts in turns that a person began. A change on terms is on the same terms each time.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from lightagentd.agents.tool_calls.calls import Ready
 from lightagentd.agents.tool_calls.origin import Origin
+from lightagentd.config.terms import Terms
 from lightagentd.errors import Conflict
 from lightagentd.events.model import new_id
-from lightagentd.policy.call import Decision, Ruling
+from lightagentd.policy.call import PERSON, Decision, Ruling
 from lightagentd.policy.questions.approval import Approval
 
 RULE = "session-leave"
@@ -41,6 +42,7 @@ def leave_of(approval: Approval, *, tainted: bool, by: int, now_us: int) -> dict
         "effect": approval.effect,
         "args": approval.args,
         "tainted": tainted,
+        **(terms.fields() if (terms := approval.terms) is not None else {}),
         "approval": approval.id,
         "given_by": by,
         "given_us": now_us,
@@ -50,11 +52,17 @@ def leave_of(approval: Approval, *, tainted: bool, by: int, now_us: int) -> dict
 def with_leave(ruling: Ruling, ready: Ready, origin: Origin) -> Ruling:
     """The ruling on a call, which a leave of its session allows where a person would be asked."""
     session = origin.session
-    if ruling.decision is not Decision.ASK or session is None or origin.own or origin.needs_approval:
+    if ruling.decision is not Decision.ASK or session is None or origin.needs_approval:
         return ruling
-    if any(_covers(leave, ready, origin) for leave in session.record.leaves):
-        return replace(ruling, decision=Decision.ALLOW, rule=RULE, reason="", error=None)
-    return ruling
+    if origin.trigger != PERSON or not (found := _covering(session.record.leaves, ready, origin)):
+        return ruling
+    terms = Terms.of(found) or ruling.terms
+    return replace(ruling, decision=Decision.ALLOW, rule=RULE, reason="", error=None, terms=terms)
+
+
+def _covering(leaves: Sequence[Mapping[str, Any]], ready: Ready, origin: Origin) -> Mapping[str, Any] | None:
+    """The newest leave for a call."""
+    return next((one for one in reversed(leaves) if _covers(one, ready, origin)), None)
 
 
 def _covers(leave: Mapping[str, Any], ready: Ready, origin: Origin) -> bool:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from lightagentd.agents.definition import AgentDefinition
 from lightagentd.api import turn_events
+from lightagentd.config.terms import Terms
 from lightagentd.events.history import Change, NewEvent
 from lightagentd.host.seat import Seat
 from lightagentd.policy.decide import PERSON
@@ -51,6 +52,8 @@ class Origin:
     could not be taken up again after a restart."""
     on_end: Callable[[Outcome], tuple[Sequence[NewEvent], Sequence[Change]]] | None = None
     """Gives what to store with the end of a call that belongs to no turn."""
+    terms: Terms | None = None
+    """Those that a person, who may approve, sets for the change of a call of their own."""
     above: Origin | None = None
     """The turn that had this one made. What it may not do now, its child may not do either."""
 

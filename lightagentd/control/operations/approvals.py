@@ -28,6 +28,7 @@ from lightagentd.policy.operation import Operation
 from lightagentd.policy.questions import approval as policy
 from lightagentd.policy.questions import approvals as store
 from lightagentd.policy.questions.question import State, now_us
+from lightagentd.redaction import Redactor
 
 NOTE_MAX_CHARS = 1000
 _LEFT_OUT = "(Left out of this list; lactl approvals show has it.)"
@@ -96,7 +97,8 @@ class Approvals(Operations, interface="org.lightagent1.Approvals"):
             )
         self._panic.check()
         terms = self._terms(found, confirm_within, check, inverse)
-        leave = self._leave(found, caller.uid, tainted=tainted) if for_session else None
+        on = found if terms is None else replace(found, **terms.fields())
+        leave = self._leave(on, caller.uid, tainted=tainted) if for_session else None
         try:
             return await self._answer(caller, approval, note, seat, terms, leave)
         except LightagentError:
@@ -125,14 +127,9 @@ class Approvals(Operations, interface="org.lightagent1.Approvals"):
         """
         if not (within or check or inverse):
             return None
-        try:
-            asked = within or (f"{found.confirm_within_s}s" if found.confirm_within_s else "")
-            terms = terms_of(asked, check or found.check, inverse or found.inverse)
-        except ValueError as err:
-            raise InvalidArgument(f"{err}.", field="confirm_within") from None
+        asked = within or (f"{found.confirm_within_s}s" if found.confirm_within_s else "")
+        terms = given_terms(self._redactor, asked, check or found.check, inverse or found.inverse)
         assert terms is not None
-        if any(self._redactor.text(text) != text for text in (check, inverse)):
-            raise InvalidArgument("check and inverse cannot be stored: they hold a secret.", field="inverse")
         ways.check(terms, self._toolbox(found.agent), found.tool, found.action, found.effect)
         return terms
 
@@ -185,6 +182,17 @@ class Approvals(Operations, interface="org.lightagent1.Approvals"):
             return found.agent, found
 
         return await self._access.admit_to_own(caller, operation, find)
+
+
+def given_terms(redactor: Redactor, within: str, check: str, inverse: str) -> Terms | None:
+    """The terms that a caller gave; None for none. Raises InvalidArgument."""
+    try:
+        terms = terms_of(within, check, inverse)
+    except ValueError as err:
+        raise InvalidArgument(f"{err}.", field="confirm_within") from None
+    if any(redactor.text(text) != text for text in (check, inverse)):
+        raise InvalidArgument("check and inverse cannot be stored: they hold a secret.", field="inverse")
+    return terms
 
 
 def _info(approval: policy.Approval, *, may_approve: bool) -> api.Approval:

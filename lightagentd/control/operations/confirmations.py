@@ -9,6 +9,7 @@ import json
 
 from lightagentd import api
 from lightagentd.agents.confirming.confirmations import Confirmations as Kept
+from lightagentd.agents.confirming.confirmations import not_found
 from lightagentd.agents.confirming.records import Confirmation
 from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access, sees
@@ -47,7 +48,7 @@ class Confirmations(Operations, interface="org.lightagent1.Confirmations"):
         def find(caller: Caller) -> tuple[str, Confirmation]:
             found = self._kept.get(call_id)
             if not sees(caller, found.owner):
-                raise self._kept.not_found(call_id)
+                raise not_found(call_id)
             return found.agent, found
 
         caller, _ = await self._access.admit_to_own(caller, Operation.APPROVE, find)

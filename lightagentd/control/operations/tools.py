@@ -24,9 +24,10 @@ from lightagentd.agents.tool_choice.choice import (
 )
 from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access, check_limit, is_last_event
+from lightagentd.control.operations.approvals import given_terms
 from lightagentd.control.operations.declared import Operations, method, stream
 from lightagentd.control.presentation import shown
-from lightagentd.errors import InvalidArgument, ToolNotFound
+from lightagentd.errors import InvalidArgument, PermissionDenied, ToolNotFound
 from lightagentd.policy.operation import Operation
 
 if TYPE_CHECKING:
@@ -60,14 +61,25 @@ class Tools(Operations, interface="org.lightagent1.Tools"):
 
     @stream("Call", returns="event", is_last=is_last_event)
     async def call(
-        self, caller: Caller, *, agent: str, tool: str, action: str, args: Any, outside: bool = False
+        self,
+        caller: Caller,
+        *,
+        agent: str,
+        tool: str,
+        action: str,
+        args: Any,
+        outside: bool = False,
+        confirm_within: str = "",
+        check: str = "",
+        inverse: str = "",
     ) -> AsyncGenerator[api.TurnEvent, None]:
         """Call an action as an agent would, through policy, worker and history, without a model. args is an
         object.
 
         A call that policy asks about counts as approved by a caller who may approve it. With outside it does
         not: text that the caller did not write may have chosen it, such as another's model. Then it is judged
-        as in a tainted session, and waits until somebody has allowed it.
+        as in a tainted session, and waits until somebody has allowed it. confirm_within, check and inverse
+        are as those of Approvals.Approve, and for callers who may approve.
         """
         caller = await self._access.admit(caller, Operation.PROMPT, agent=agent)
         await self._access.check_open(caller)
@@ -76,7 +88,13 @@ class Tools(Operations, interface="org.lightagent1.Tools"):
             raise InvalidArgument("args must be an object.", field="args")
         running = self._registry.get(agent)
         approver = None if outside else await self._access.approver(caller, agent)
-        called = call_as_person(running, caller.uid, tool, action, args, approver=approver, outside=outside)
+        redactor = self._registry.shared.history.redactor
+        terms = given_terms(redactor, confirm_within, check, inverse)
+        if terms is not None and approver is None:
+            raise PermissionDenied("Only who may approve a call says how its change is taken back.")
+        called = call_as_person(
+            running, caller.uid, tool, action, args, approver=approver, outside=outside, terms=terms
+        )
         async with aclosing(called) as events:
             async for event in events:
                 yield await self._access.for_caller(event, caller, running.name)

@@ -129,9 +129,7 @@ class Approval(Question):
 
     @property
     def terms(self) -> Terms | None:
-        if not self.confirm_within_s:
-            return None
-        return Terms(within_s=self.confirm_within_s, check=self.check, inverse=self.inverse)
+        return Terms.of(self._fields(*TERMS))
 
     @property
     def lost(self) -> str:

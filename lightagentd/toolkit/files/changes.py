@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lightagentd.config.terms import LONGEST_S
 from lightagentd.errors import Conflict, InvalidArgument, LightagentError, NotFound
 from lightagentd.tool import Context, Preview, Result
 from lightagentd.toolkit.files import change, edit, preview, text
@@ -338,8 +339,10 @@ def _try_to_keep(
             "sha256_before": digest(was.data),
         }
         record = record.model_copy(update=there)
-    kept = store.keep(ctx.call_id, record, was.data if was else None)
-    return {"previous_kept": kept} if kept else {"previous_kept": False, "previous_note": "It is too large."}
+    for_s = LONGEST_S if ctx.expected.get(preview.MUST_KEEP) else 0
+    if store.keep(ctx.call_id, record, was.data if was else None, for_s=for_s):
+        return {"previous_kept": True}
+    return {"previous_kept": False, "previous_note": "There is no room to keep it."}
 
 
 @contextmanager

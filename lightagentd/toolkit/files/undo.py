@@ -2,8 +2,8 @@
 
 For each call a folder, which the worker's unit owns, has `<call_id>.json` (see `Record`) and, when there
 was something before, `<call_id>.sealed` with its bytes. Both are written and synced before the change. The
-total size is bounded: the oldest records go first. The folder's mode is 0700, since the content may be
-secret.
+total size is bounded: the oldest records go first, but none of a change that may have to take itself back.
+The folder's mode is 0700, since the content may be secret.
 
 Undo needs the complete bytes, secrets included. So they are sealed (AES-256-GCM) with the key in `undo.key`
 beside them: a search of the folder, or of a partial copy, finds no passwords of the files. This does not
@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import re
 import secrets
+import time
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -68,8 +70,10 @@ class UndoStore:
         self._folder = folder
         self._limit_bytes = limit_bytes
 
-    def keep(self, call_id: str, record: Record, data: bytes | None) -> bool:
-        """Store a record; False when it alone is larger than the store may be. Raises StorageError."""
+    def keep(self, call_id: str, record: Record, data: bytes | None, *, for_s: int = 0) -> bool:
+        """Store a record, which others cannot push out for `for_s` seconds; False when there is no room
+        for it. Raises StorageError.
+        """
         if len(data or b"") > self._limit_bytes:
             return False
         try:
@@ -78,7 +82,12 @@ class UndoStore:
                 sealed = self._key(make=True).seal(data, call_id.encode())
                 write_whole(self._path(call_id, "sealed"), sealed)
             write_whole(self._path(call_id, "json"), record.model_dump_json().encode())
-            self._trim(call_id)
+            if for_s:
+                at_s = time.time() + for_s
+                os.utime(self._path(call_id, "json"), (at_s, at_s))
+            if not self._trim(call_id) and for_s:
+                self.drop(call_id)
+                return False
         except OSError as err:
             self.drop(call_id)
             raise StorageError(
@@ -101,13 +110,13 @@ class UndoStore:
         try:
             record = Record.model_validate_json(self._path(call_id, "json").read_bytes())
             if not record.may_be_used_by(owner):
-                raise _nothing_kept(call_id)
+                raise nothing_kept(call_id)
             data = self._content(call_id) if record.existed else b""
         except FileNotFoundError:
-            raise _nothing_kept(call_id) from None
+            raise nothing_kept(call_id) from None
         except (OSError, ValidationError) as err:
             if owner != ROOT and isinstance(err, ValidationError):  # it does not say whose it is
-                raise _nothing_kept(call_id) from None
+                raise nothing_kept(call_id) from None
             why = reason(err) if isinstance(err, OSError) else "it was altered"
             raise StorageError(f"What is kept for the call {call_id} cannot be read: {why}.") from err
         if data is None or (record.existed and digest(data) != record.sha256_before):
@@ -143,8 +152,10 @@ class UndoStore:
             raise InvalidArgument(f"{call_id!r} is not the id of a call.", field="call_id")
         return self._folder / f"{call_id}.{ending}"
 
-    def _trim(self, newest: str) -> None:
-        """Remove the oldest records until the rest fits; never the one that was just written."""
+    def _trim(self, newest: str) -> bool:
+        """Remove the oldest records until the rest fits; never the one that was just written, nor one whose
+        time lies ahead. Says whether it fits.
+        """
         sizes: dict[str, int] = {}
         times: dict[str, int] = {}
         for path in self._folder.iterdir():
@@ -152,16 +163,17 @@ class UndoStore:
                 info = path.stat()
                 sizes[path.stem] = sizes.get(path.stem, 0) + info.st_size
                 times[path.stem] = max(times.get(path.stem, 0), info.st_mtime_ns)
-        total = sum(sizes.values())
+        total, now_ns = sum(sizes.values()), time.time_ns()
         for call_id in sorted(times, key=times.__getitem__):
             if total <= self._limit_bytes:
                 break
-            if call_id != newest:
+            if call_id != newest and times[call_id] <= now_ns:
                 self.drop(call_id)
                 total -= sizes[call_id]
+        return total <= self._limit_bytes
 
 
-def _nothing_kept(call_id: str) -> NotFound:
+def nothing_kept(call_id: str) -> NotFound:
     return NotFound(
         f"Nothing is kept for the call {call_id}.",
         field="call_id",

@@ -36,11 +36,14 @@ def missing() -> str:
 
 class SshHosts:
     """The hosts by name with the sockets of their daemons; runs from entering it to leaving it. `stranger` is
-    the first one with a key that it does not take.
+    the first one with a key that it does not take. `network_of` is a process in whose network namespace they
+    are, in place of new ones.
     """
 
-    def __init__(self, folder: Path, sockets: Mapping[str, Path]) -> None:
-        self._folder, self._sockets = folder, dict(sockets)
+    def __init__(self, folder: Path, sockets: Mapping[str, Path], *, network_of: int = 0) -> None:
+        self._folder, self._sockets, self._network_of = folder, dict(sockets), network_of
+        self._links: list[str] = []
+        self.addresses: dict[str, str] = {}
         self._running: list[subprocess.Popen[bytes]] = []
         self.bin = folder / "bin"
         """Has the wrapper: put it into $PATH first."""
@@ -90,9 +93,12 @@ class SshHosts:
             f"SetEnv LIGHTAGENT_SOCKET={daemon} PATH={there}:/usr/bin:/bin LANG=C.UTF-8\n"
         )
         assert SSHD is not None
+        inside_of = ["unshare", "--net"]
+        if self._network_of:
+            inside_of = ["nsenter", f"--net=/proc/{self._network_of}/ns/net"]
         with (self._folder / f"{name}.log").open("wb") as log:
             sshd = subprocess.Popen(
-                ["unshare", "--net", SSHD, "-D", "-e", "-f", str(config)],
+                [*inside_of, SSHD, "-D", "-e", "-f", str(config)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -103,6 +109,8 @@ class SshHosts:
             time.sleep(0.005)
         link, inside = f"la{sshd.pid}", f"/proc/{sshd.pid}/ns/net"
         _ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", str(sshd.pid))
+        self._links.append(link)
+        self.addresses[name] = address
         _ip("addr", "add", f"{here}/30", "dev", link)
         _ip("link", "set", link, "up")
         _ip("addr", "add", f"{address}/30", "dev", "eth0", inside=inside)
@@ -137,6 +145,8 @@ class SshHosts:
         for sshd in self._running:
             sshd.terminate()
             sshd.wait()
+        for link in self._links if self._network_of else ():  # the others end with their namespace
+            _ip("link", "del", link)
 
 
 def _ip(*arguments: str, inside: str = "") -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, cast
 
@@ -114,3 +115,5 @@ class Ruling:
     error: LightagentError | None = None
     terms: Terms | None = None
     """Those of the rules about the call: unless it is confirmed in time, its change is taken back."""
+    expected: Mapping[str, Any] = field(default_factory=dict)
+    """What has to be as it was when a person allowed the call, for the worker to compare."""

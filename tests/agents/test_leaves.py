@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,6 +51,27 @@ async def test_a_leave_counts_for_the_same_call_in_the_same_session_until_it_is_
         await sessions.withdraw(ME, session.id, leave["id"])
         await allowed_for(test, session)
         assert [one.type for one in test.stored(topic="session.leave")] == ["given", "withdrawn"]
+
+
+async def test_a_command_runs_only_with_what_others_can_write_as_it_was(
+    paths: Paths, open_folder: Path
+) -> None:
+    script, out = open_folder / "script", open_folder / "out"
+    script.write_text(f"echo one >> {out}\n")
+    script.chmod(0o666)
+    same = call("bash_exec", {"command": f"sh {script}", "effect": "change"})
+    async with asking(paths, [same, say("1"), same, say("2"), same, say("3")]) as test:
+        session, rules = await test.session(), test.daemon.service.rules
+        async with Watched(test, session) as turn:
+            question = await asked(test)
+            with pytest.raises(Conflict, match="Others can write"):
+                await rules.propose(ME, question.id)
+            await test.daemon.service.approvals.approve(ME, question.id, for_session=True, tainted=True)
+            await turn.end()
+        assert result(await test.prompt(session))["result"] == "ok"
+        script.write_text(f"echo two >> {out}\n")
+        refused = result(await test.prompt(session))
+        assert (refused["result"], out.read_text()) == ("conflict", "one\none\n")
 
 
 async def test_a_leave_on_terms_has_them_each_time_and_does_not_count_unattended(paths: Paths) -> None:

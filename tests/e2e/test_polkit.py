@@ -119,6 +119,8 @@ def test_group_may_inspect_and_prompt_and_no_more_without_a_password(service: Ma
         refused = lactl(service, "--json", *command, user="anna", check=False)
         assert refused.status == 77, refused.explain()
         assert error_code(refused) == "authorization_required"
+    rule = ("org.lightagent1.Approvals", "WriteRule", "ssa{sv}", "apr_0123456789abcdef", "0" * 64, "0")
+    assert "authenticate" in busctl(service, "anna", "call", *DBUS, *rule).stderr
 
 
 def test_a_user_outside_of_the_group_is_refused_on_the_bus_too(service: Machine) -> None:

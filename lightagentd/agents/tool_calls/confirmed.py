@@ -33,6 +33,7 @@ class ConfirmedCall:
         self.terms: Terms | None = None
         """Those in force; known after `prepare`."""
         self._back: dict[str, Any] = {}
+        self._expected: dict[str, Any] = {}
 
     def asked_for(self, ready: Ready, ruling: Ruling) -> Terms | None:
         """The terms that its caller, a step of a flow or a rule sets; none for what takes a change back."""
@@ -43,6 +44,7 @@ class ConfirmedCall:
 
     async def prepare(self, ready: Ready, ruling: Ruling, granted: Approval | None) -> None:
         """Find out how the change can be taken back. Raises Conflict and InvalidArgument where it cannot."""
+        self._expected = dict(ruling.expected if granted is None else granted.expected)
         wanted = self.asked_for(ready, ruling)
         self.terms = terms = wanted if granted is None else granted.terms
         if terms is None:
@@ -98,8 +100,10 @@ class ConfirmedCall:
         return events, tuple(changes)
 
     def expected(self, granted: Approval | None) -> dict[str, Any]:
-        """What the worker is told of the state that the change rests on."""
-        found = dict(granted.expected) if granted is not None else {}
+        """What the worker is told of the state that the call rests on. `granted` lets it go on after a
+        question.
+        """
+        found = self._expected or (dict(granted.expected) if granted is not None else {})
         if self._back.get("action") == "undo" and self.terms is not None and not self.terms.inverse:
             found |= ways.KEEPS
         return found

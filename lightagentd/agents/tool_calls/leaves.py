@@ -2,7 +2,8 @@
 
 A leave is for one exact call, and is kept in the record of the session, with who gave it. It stands in for
 an approval and never for more: what policy denies stays denied, a tainted session needs a leave that says so,
-and it counts in turns that a person began. A change on terms is on the same terms each time.
+and it counts in turns that a person began. A change on terms is on the same terms each time, and a command
+runs in the same folder, with the same content of the files that others can write.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from lightagentd.config.terms import Terms
 from lightagentd.errors import Conflict
 from lightagentd.events.model import new_id
 from lightagentd.policy.call import PERSON, Decision, Ruling
+from lightagentd.policy.decide import SHELLS
 from lightagentd.policy.questions.approval import Approval
 
 RULE = "session-leave"
@@ -43,6 +45,7 @@ def leave_of(approval: Approval, *, tainted: bool, by: int, now_us: int) -> dict
         "args": approval.args,
         "tainted": tainted,
         **(terms.fields() if (terms := approval.terms) is not None else {}),
+        **({"expected": approval.expected} if (approval.tool, approval.action) in SHELLS else {}),
         "approval": approval.id,
         "given_by": by,
         "given_us": now_us,
@@ -57,7 +60,8 @@ def with_leave(ruling: Ruling, ready: Ready, origin: Origin) -> Ruling:
     if origin.trigger != PERSON or not (found := _covering(session.record.leaves, ready, origin)):
         return ruling
     terms = Terms.of(found) or ruling.terms
-    return replace(ruling, decision=Decision.ALLOW, rule=RULE, reason="", error=None, terms=terms)
+    given: dict[str, Any] = {"terms": terms, "expected": found.get("expected") or {}}
+    return replace(ruling, decision=Decision.ALLOW, rule=RULE, reason="", error=None, **given)
 
 
 def _covering(leaves: Sequence[Mapping[str, Any]], ready: Ready, origin: Origin) -> Mapping[str, Any] | None:

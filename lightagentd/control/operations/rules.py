@@ -22,6 +22,7 @@ from lightagentd.events.queries import Filter
 from lightagentd.events.types.policy import RuleWritten
 from lightagentd.host.atomic_file import write_whole
 from lightagentd.policy.call import PERSON, Decision, PolicyCall
+from lightagentd.policy.decide import SHELLS
 from lightagentd.policy.in_force import retake_rules
 from lightagentd.policy.operation import Operation
 from lightagentd.policy.proposed import Proposal, propose
@@ -113,6 +114,11 @@ class Rules(Operations, interface="org.lightagent1.Approvals"):
             raise Conflict(
                 f"The call of {found.id} holds a secret, which no file of rules may have.",
                 suggestion="Allow it once.",
+            )
+        if (found.tool, found.action) in SHELLS and (files := found.expected.get("files")):
+            raise Conflict(
+                f"Others can write {', '.join(files)[:200]}, and a rule does not see what is in there.",
+                suggestion="Allow it once, or for this session; or put the files into a folder of root's.",
             )
         if not found.open and not found.args and found.preview == LEFT_OUT:
             raise Conflict(f"The arguments of {found.id} are too long to be kept, or to be a rule.")

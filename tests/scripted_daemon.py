@@ -197,6 +197,7 @@ def agent(name: str = "ops", **changes: Any) -> dict[str, Any]:
             description="Looks after this machine",
             role="default",
             model="runbook",
+            model_from="configuration",
             fallback=[],
             tools=["bash", "systemd"],
             skills=[],

@@ -23,6 +23,7 @@ from lightagentd.agents.supervision import Supervision
 from lightagentd.agents.turn import Asked, Step, Turn
 from lightagentd.api import turn_events
 from lightagentd.errors import AgentNotRunning, LightagentError
+from lightagentd.llm.protocol import ModelClient
 from lightagentd.quoted import Prompt
 from lightagentd.redaction import off_loop
 
@@ -58,6 +59,8 @@ class Agent:
         self._shared = shared
         self._current: dict[int, Session] = {}
         """By owner: the session that was made the current one last; it may be deleted."""
+        self.former_clients: list[ModelClient] = []
+        """Those that `model_setting` replaced while a turn may have had them."""
         self._waiting_bytes = waiting_bytes
 
     @property
@@ -269,9 +272,9 @@ class Agent:
     async def let_go(self) -> None:
         """Close the model clients; no turn runs any more."""
         parts, self.parts = self.parts, None
-        if parts is not None:
-            for client in parts.all_clients:
-                await client.close()
+        former, self.former_clients = self.former_clients, []
+        for client in [*former, *(parts.all_clients if parts is not None else ())]:
+            await client.close()
 
     def release_queues(self) -> None:
         """Tell the waiting callers that the agent stopped; the prompts stay stored."""

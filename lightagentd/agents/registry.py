@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from lightagentd.agents import model_setting
 from lightagentd.agents.agent import Agent
 from lightagentd.agents.definition import (
     AgentDefinition,
@@ -35,6 +36,7 @@ from lightagentd.errors import (
     AgentBroken,
     AgentExists,
     AgentNotFound,
+    ConfigError,
     Conflict,
     InvalidArgument,
     LightagentError,
@@ -82,6 +84,7 @@ class Registry:
         await self.shared.asked.load()
         await self.shared.memories.start()
         self.shared.ledger.load()
+        model_setting.load(self.shared.model_clients, self._history)
         self.shared.watches.start()
         await self.read_content(first=True)
         folder = self.shared.paths.config / POLICY_FOLDER
@@ -292,6 +295,7 @@ class Registry:
             if one in self.agents:
                 await self.agents[one].stop()
             await self.shared.pool.end_agent(one)
+        await model_setting.forget(self.shared.model_clients, self._history, names)
         folder = path.parent  # or a link to one, whose agent was made of a folder that stays where it is
         await asyncio.to_thread(folder.unlink if folder.is_symlink() else partial(shutil.rmtree, folder))
         self.forget(names)
@@ -361,6 +365,10 @@ class Registry:
             await agent.start()
         except LightagentError as err:
             agent.supervision.problem = err.message
+            if isinstance(err, ConfigError) and name in self.shared.model_clients.chosen:
+                agent.supervision.problem += (
+                    f" Take back what was set: lactl agents set {name} --model default"
+                )
             _log.error("the agent %s does not start: %s", name, err.message)
 
     def _parts_of(self, name: str) -> Callable[[], AgentParts]:

@@ -7,15 +7,17 @@ from typing import Any
 @dataclass(frozen=True, kw_only=True)
 class Agent:
     """A definition and its running instance. `state`: running, stopped, failed (being restarted), broken.
-    `agents` are those that it may ask. `kit` names the agent whose kit it belongs to as a member; others are
-    not offered it. `own_tools` and `own_skills` are in its folder, for it alone; `covered_skills` are those
-    of them that stand in place of one that all agents have.
+    `model_from` says where its model stands: `set` (by Agents.Set), `definition`, or `configuration` for the
+    default of all. `agents` are those that it may ask. `kit` names the agent whose kit it belongs to as a
+    member; others are not offered it. `own_tools` and `own_skills` are in its folder, for it alone;
+    `covered_skills` are those of them that stand in place of one that all agents have.
     """
 
     name: str
     description: str
     role: str
     model: str
+    model_from: str
     fallback: list[str]
     tools: list[str]
     skills: list[str]

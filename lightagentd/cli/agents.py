@@ -93,6 +93,25 @@ def create(settings: Settings, /, folder: Path | None, **definition: Any) -> Non
     _print(settings, settings.call("Agents.Create", **definition))
 
 
+@command.command("set")
+@agent_argument
+@click.option(
+    "--model",
+    metavar="MODEL",
+    required=True,
+    shell_complete=model_names,
+    help="'runbook' or PROVIDER/MODEL; 'default' for that of its definition or of the configuration.",
+)
+@click.pass_obj
+def set_model(settings: Settings, agent: str, model: str) -> None:
+    """Have an agent ask another model from its next turn on.
+
+    It stays across restarts and reloads. The agent's definition is not changed.
+    """
+    found = settings.call("Agents.Set", name=agent, model=model)
+    told(settings, found, _model_told(found), found["name"], found["model"])
+
+
 @command.command("delete")
 @agent_argument
 @click.pass_obj
@@ -137,6 +156,15 @@ def _print(settings: Settings, agent: dict[str, Any]) -> None:
         print_json(agent)
     else:
         fields((name.replace("_", " "), value) for name, value in agent.items() if value or name != "problem")
+
+
+def _model_told(agent: dict[str, Any]) -> str:
+    name, model, of = agent["name"], agent["model"], agent["model_from"]
+    if of == "set":
+        told = f"{name} asks {model} now. To take it back: lactl agents set {name} --model default"
+    else:
+        told = f"{name} asks {model} again, the model of its {of}."
+    return told if agent["state"] == "running" else f"{told} It is {agent['state']}."
 
 
 def _print_state(settings: Settings, agent: dict[str, Any]) -> None:

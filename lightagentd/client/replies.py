@@ -41,10 +41,10 @@ TokenLimits = TypedDict("TokenLimits", {"requests_per_minute": int, "streams": i
 Identity = TypedDict("Identity", {"uid": int, "user": str, "name": str, "scopes": list[str],
         "agents": list[str], "expires_us": int, "limits": TokenLimits})
 IdentityReply = TypedDict("IdentityReply", {"identity": Identity})
-Agent = TypedDict("Agent", {"name": str, "description": str, "role": str, "model": str, "fallback": list[str],
-        "tools": list[str], "skills": list[str], "agents": list[str], "kit": str, "own_tools": list[str],
-        "own_skills": list[str], "covered_skills": list[str], "effects": list[str], "max_steps": int,
-        "origin": str, "state": str, "restarts": int, "sessions": int, "problem": str})
+Agent = TypedDict("Agent", {"name": str, "description": str, "role": str, "model": str, "model_from": str,
+        "fallback": list[str], "tools": list[str], "skills": list[str], "agents": list[str], "kit": str,
+        "own_tools": list[str], "own_skills": list[str], "covered_skills": list[str], "effects": list[str],
+        "max_steps": int, "origin": str, "state": str, "restarts": int, "sessions": int, "problem": str})
 AgentsReply = TypedDict("AgentsReply", {"agents": list[Agent]})
 AgentReply = TypedDict("AgentReply", {"agent": Agent})
 Action = TypedDict("Action", {"name": str, "description": str, "effect": str, "taints": bool,

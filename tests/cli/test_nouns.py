@@ -66,6 +66,12 @@ class TestAgents:
         assert scripted.parameters(f"Agents.{verb.capitalize()}") == {"name": "ops"}
         assert json.loads(lactl("agents", verb, "ops", "--json").out)["state"] == "stopped"
 
+    def test_set_prints_the_model_in_force(self, scripted: ScriptedDaemon, lactl: Lactl) -> None:
+        scripted.answer("Agents.Set", {"agent": agent(model="ollama/q", model_from="set")})
+        assert lactl("agents", "set", "ops", "--model", "ollama/q").out == "ops\tollama/q\n"
+        assert scripted.parameters("Agents.Set") == {"name": "ops", "model": "ollama/q"}
+        assert "--model is missing" in lactl("agents", "set", "ops").err
+
     def test_delete_is_silent_in_a_pipe(self, scripted: ScriptedDaemon, lactl: Lactl) -> None:
         scripted.answer("Agents.Delete", {})
         assert lactl("agents", "delete", "web").out == ""

@@ -257,6 +257,7 @@ async def test_another_user_cannot_change_the_daemon(shared: Daemon) -> None:
         for method, parameters in (
             ("Agents.Create", {"name": "mine"}),
             ("Agents.Delete", {"name": "talker"}),
+            ("Agents.Set", {"name": "talker", "model": "runbook"}),
             ("Agents.Start", {"name": "talker"}),
             ("Agents.Stop", {"name": "talker"}),
             ("Agents.Restart", {"name": "talker"}),

@@ -93,6 +93,7 @@ def states() -> dict[str, dict[str, dict[str, Any]]]:
                 "fingerprint": "",
             }
         },
+        "agents": {AGENT: {"model": "openai/x"}},
         "profiles": {"0": {"text": "I am the administrator.", "updated_us": _NOW_US}},
         "usage": {
             key: {"turns": 1, "steps": 2, "updated_us": _NOW_US} for key in ("all/all", f"agent/{AGENT}")

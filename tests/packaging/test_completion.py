@@ -19,7 +19,7 @@ from tests.scripted_daemon import ScriptedDaemon
 
 CASES = [
     ("lactl a", {"acp", "agents", "approvals", "approve", "answer", "audit"}),
-    ("lactl agents s", {"show", "start", "stop"}),
+    ("lactl agents s", {"set", "show", "start", "stop"}),
     ("lactl prompt o", {"ops", "other"}),
     ("lactl prompt --una", {"--unattended"}),
     ("lactl --json agents st", {"start", "stop"}),

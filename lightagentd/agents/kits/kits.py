@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
+from lightagentd.agents import model_setting
 from lightagentd.agents.definition import AgentDefinition, check_name, roles_in
 from lightagentd.agents.kits import store
 from lightagentd.agents.kits.checking import Around, Checked, check
@@ -110,6 +111,7 @@ class Kits:
             raise Conflict(f"The kit {name} was not added; it is in {path}.", suggestion=hint)
         members = [name, *self._content.definitions.members(name)]
         await self._retire(members)
+        await model_setting.forget(self._shared.model_clients, self._shared.history, members)
         await asyncio.to_thread(store.remove, name, self._folder)
         self._registry.forget(members)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from lightagentd.agents.definition import AgentDefinition
 from lightagentd.agents.model_calls.call import store_unwatched
@@ -22,6 +23,7 @@ from lightagentd.llm.circuit import CircuitState
 from lightagentd.llm.factory import Recipe, client_of, recipe_of
 from lightagentd.llm.metadata.facts import Metadata
 from lightagentd.llm.protocol import ModelClient
+from lightagentd.llm.providers import RUNBOOK
 from lightagentd.llm.runbook.machine_names import MachineNames
 from lightagentd.redaction import Redactor
 from lightagentd.skills import SkillCatalog
@@ -62,6 +64,8 @@ class ModelClients:
         self._names = MachineNames()
         self._made_of: dict[str, list[Recipe]] = {}
         self._unmade: dict[str, ConfigError] = {}
+        self.chosen: dict[str, str] = {}
+        """By agent: the model that was set in place of that of its definition (`model_setting`)."""
 
     def take(self, models: Models) -> None:
         """Use a new configuration for clients made from now on."""
@@ -75,8 +79,25 @@ class ModelClients:
 
     def named_by(self, definition: AgentDefinition) -> list[str]:
         """The models that an agent asks, each once: its own first, then the fallbacks."""
-        front = definition.front
-        return list(dict.fromkeys([front.model or self.models.default, *front.fallback]))
+        first = self.chosen.get(definition.name) or definition.front.model or self.models.default
+        return list(dict.fromkeys([first, *definition.front.fallback]))
+
+    def in_full(self, definition: AgentDefinition, model: str) -> str:
+        """A model with its provider, which one at the agent's own endpoint need not have."""
+        if not definition.front.base_url or "/" in model or model in ("", RUNBOOK):
+            return model
+        return f"{self._home_of(definition)}/{model}"
+
+    def endpoint_of(self, definition: AgentDefinition, model: str) -> tuple[str, Path | None]:
+        """The base_url and the api_key_file of an agent's own definition, which are those of the provider of
+        the definition's model, and of no other; empty and None for the others.
+        """
+        if model.partition("/")[0] != self._home_of(definition):
+            return "", None
+        return definition.front.base_url, definition.front.api_key_file
+
+    def _home_of(self, definition: AgentDefinition) -> str:
+        return (definition.front.model or self.models.default).partition("/")[0]
 
     def of(self, definition: AgentDefinition) -> Clients:
         """New clients for an agent that starts. Raises ConfigError."""
@@ -110,17 +131,15 @@ class ModelClients:
         of plans, if it has one.
         """
         front, own = definition.front, self.named_by(definition)
-        at_home = own[0].partition("/")[0]
         found = []
         for model in [*own, *front.judge_models]:
-            # An agent's own address is that of its model's provider, and no other's.
-            here = model.partition("/")[0] == at_home
+            base_url, api_key_file = self.endpoint_of(definition, model)
             found.append(
                 recipe_of(
                     model,
                     self.models,
-                    base_url=front.base_url if here else "",
-                    api_key_file=front.api_key_file if here else None,
+                    base_url=base_url,
+                    api_key_file=api_key_file,
                     more_fields=front.more_fields,
                     metadata=self._metadata,
                 )

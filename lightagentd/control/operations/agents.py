@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from lightagentd import api
 from lightagentd.agents.definition import AgentDefinition, AgentFrontMatter
 from lightagentd.agents.kits.kits import Kits
+from lightagentd.agents.model_setting import set_model
 from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access
 from lightagentd.control.operations.declared import Operations, method
@@ -139,6 +140,18 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
             await self._registry.create(name, front, prompt)
         return await self._agent(caller, name)
 
+    @method("Set", returns="agent")
+    async def set(self, caller: Caller, name: str, *, model: str) -> api.Agent:
+        """Have an agent ask this model first from its next turn on, in place of the one that its definition
+        names: runbook, PROVIDER/MODEL, or at an endpoint of its own the model's name alone. Empty or default
+        takes that back. It stays across restarts and reloads; the definition is not changed. Other providers
+        than that of its definition are asked with their own keys.
+        """
+        caller = await self._access.admit(caller, Operation.MANAGE_AGENTS, agent=name)
+        async with self._managing:
+            await set_model(self._registry, name, model, by=caller.uid)
+        return await self._agent(caller, name)
+
     async def _create_from(self, name: str, folder: str, *, alone: bool) -> None:
         if not alone:
             raise InvalidArgument(
@@ -198,13 +211,17 @@ class Agents(Operations, interface="org.lightagent1.Agents"):
             front, running = definition.front, self._registry.agents.get(name)
             problem, state = (running.problem, running.state) if running else ("", "stopped")
             problem = problem or " ".join(self._content.problems_of(definition))
+        chosen = self._registry.shared.model_clients.chosen.get(name, "")
+        model = chosen or front.model or self._now.config.models.default
+        model_from = "set" if chosen else "definition" if front.model else "configuration"
         own, toolbox = self._content.own_of(name), self._content.toolbox_of(name)
         catalog = self._content.all_skills_of(name)
         return shown(
             api.Agent,
             front,
             name=name,
-            model=front.model or self._now.config.models.default,
+            model=model,
+            model_from=model_from,
             tools=sorted(toolbox.tools) if front.tools is None else front.tools,
             skills=sorted(catalog.skills) if front.skills is None else front.skills,
             agents=await self._asked(caller, definition, seen),

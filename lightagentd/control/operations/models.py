@@ -312,15 +312,10 @@ class Models(Operations, interface="org.lightagent1.Models"):
         """The settings to reach a model, from an agent or else from the configuration. Raises ConfigError."""
         definition = self._shared.content.definitions.agents.get(agent)
         metadata = self._shared.metadata
-        if definition is None or model.partition("/")[0] != self._first_of(definition).partition("/")[0]:
+        if definition is None:
             return recipe_of(model, self._models, metadata=metadata)
-        return recipe_of(
-            model,
-            self._models,
-            base_url=definition.front.base_url,
-            api_key_file=definition.front.api_key_file,
-            metadata=metadata,
-        )
+        base_url, api_key_file = self._shared.model_clients.endpoint_of(definition, model)
+        return recipe_of(model, self._models, base_url=base_url, api_key_file=api_key_file, metadata=metadata)
 
     def _first_of(self, definition: AgentDefinition) -> str:
         """The model that an agent asks first."""

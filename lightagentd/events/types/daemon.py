@@ -165,6 +165,20 @@ class AgentStopped(Reported, topic="daemon.agent", type="stopped"):
     > To start it: lactl agents start @AGENT@"""
 
 
+class AgentModelSet(Reported, topic="daemon.agent", type="model_set"):
+    """An agent got another model in place of the one of its definition, or that was taken back."""
+
+    priority = NOTICE
+    catalog = """The agent @AGENT@ has another model
+    The user with uid @CALLER_UID@ set the model that the agent asks first, or took that back. It counts from
+    the next turn on, also after a restart. The definition of the agent is as it was.
+    > Its model, and where it comes from: lactl agents show @AGENT@. To take it back: lactl agents set @AGENT@
+    --model default"""
+    model: Text
+    """Empty when that of the definition counts again."""
+    by: int
+
+
 class AgentFailed(Reported, topic="daemon.agent", type="failed"):
     """An agent failed in a way that nobody expected; it is started again after a pause."""
 

@@ -6,18 +6,18 @@ import sys
 
 import click
 
-from lightagentd.cli.options import Command, Settings, agent_argument
+from lightagentd.cli.options import Command, Settings, agent_names
 from lightagentd.cli.session_name import session_ids, whole_session
 from lightagentd.cli.terminal import is_dumb, is_terminal
 
 
 @click.command("chat", cls=Command)
-@agent_argument
+@click.argument("agent", required=False, shell_complete=agent_names)
 @click.option("--session", metavar="ID", shell_complete=session_ids, help="Open this session.")
 @click.option("--new", is_flag=True, help="Begin a new session.")
 @click.pass_obj
-def command(settings: Settings, agent: str, session: str | None, new: bool) -> int:
-    """Talk with AGENT on a terminal.
+def command(settings: Settings, agent: str | None, session: str | None, new: bool) -> int:
+    """Talk with AGENT, or with your default agent, on a terminal.
 
     With no session yet a chat makes one. With exactly one earlier session it opens that one. Else it keeps
     your current one and lists the rest. A session that is opened shows its last few messages.
@@ -42,6 +42,10 @@ def command(settings: Settings, agent: str, session: str | None, new: bool) -> i
         )
     if new and session:
         raise click.UsageError("--new and --session cannot be used together.")
+    if not agent:
+        from lightagentd.cli.default_agent import default_agent
+
+        agent = default_agent(settings)
     settings.call("Agents.Get", name=agent)  # asks for a password while the terminal is still free
     whole = whole_session(settings, session) if session else ""
     can_draw = is_terminal() and sys.stdin is not None and sys.stdin.isatty()

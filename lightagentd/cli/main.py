@@ -68,6 +68,25 @@ class Lactl(Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Words that are no command are a prompt to the default agent. A single word never is: it may be a
+        mistyped command, and so may be the first of several that is like one.
+        """
+        first, *more = args
+        if ctx.resilient_parsing or first[:1] == "-" or first in COMMANDS:
+            return super().resolve_command(ctx, args)
+        words = [word for word in more if word[:1] != "-"]
+        if len(first.split()) < 2:
+            from lightagentd.cli.mistakes import NoCommand
+
+            mistake = NoCommand(ctx, first, COMMANDS, words=" ".join(words))
+            if mistake.meant or not words:
+                raise mistake
+        ctx.ensure_object(Settings).asks_default = True
+        return "prompt", self.get_command(ctx, "prompt"), ["", *args]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """In their groups, one below the other."""
         for title, names in GROUPS.items():
@@ -81,6 +100,7 @@ def lactl() -> None:
     """Talk to the AI agents that lightagentd runs on this machine.
 
     \b
+      lactl "check disk"                          ask your default agent
       lactl prompt ops "check disk"               ask the agent ops
       lactl chat ops                              talk with it
       dmesg | lactl prompt ops "explain"          (needs a language model)

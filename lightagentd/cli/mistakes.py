@@ -11,18 +11,22 @@ import click
 
 NEAR = 0.7
 """How like a command a mistyped one must be (difflib)."""
+NEAR_OF_WORDS = 0.8
+"""How like one the first of several words must be: `what is wrong?` is no `wait`."""
 
 
 class NoCommand(click.UsageError):
-    """There is no such command. `known` could stand in its place; `verb` is help for the help of one."""
+    """There is no such command; `known` could stand in its place."""
 
-    def __init__(self, context: click.Context, word: str, known: Iterable[str], *, verb: str = "") -> None:
+    def __init__(
+        self, context: click.Context, word: str, known: Iterable[str], *, verb: str = "", words: str = ""
+    ) -> None:
+        """`verb` is help for the help of one; with more `words` they may all be meant for an agent."""
         program, *path = context.command_path.split()
         super().__init__(f"There is no command {' '.join([*path, word])!r}.", context)
-        near = difflib.get_close_matches(word, sorted(known), 1, NEAR)
+        near = difflib.get_close_matches(word, sorted(known), 1, NEAR_OF_WORDS if words else NEAR)
         self.meant = " ".join([program, *([verb] if verb else []), *path, *near]) if near else ""
-        if not path and " " in word.strip():
-            self.meant = f'{program} prompt ops "{word}"'
+        self.asked = f'{program} "{word} {words}"' if words else ""
 
 
 def hint(err: click.ClickException) -> str:
@@ -30,7 +34,8 @@ def hint(err: click.ClickException) -> str:
     context = err.ctx if isinstance(err, click.UsageError) else None
     see = f"Try: {context.command_path if context else 'lactl'} --help"
     if isinstance(err, NoCommand) and err.meant:
-        return f"Did you mean: {err.meant}\n{see}"
+        to_agent = f"To ask your agent: {err.asked}\n" if err.asked else ""
+        return f"Did you mean: {err.meant}\n{to_agent}{see}"
     return see
 
 

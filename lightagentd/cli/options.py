@@ -49,6 +49,8 @@ class Settings:
     state_dir: str = ""
     host: str = ""
     """The machine whose daemon is meant, as ssh takes it; empty for this one."""
+    asks_default: bool = False
+    """Whether the command line is words alone, a prompt to the default agent."""
     hosts: tuple[str, ...] = ()
     """Several of them; see `cli.several`."""
 
@@ -134,10 +136,10 @@ def _set_host(context: click.Context, parameter: click.Parameter, value: str | N
 
 def _host_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
     """Hosts of the user's configuration, and for --hosts its groups."""
-    from lightagentd.cli.places import groups
+    from lightagentd.cli.places import own
 
     try:
-        found = groups()
+        found = own().hosts
     except LightagentError:
         return []
     names = {host for hosts in found.values() for host in hosts}

@@ -1,12 +1,13 @@
-"""Which commands work on another host (`--host`), and the groups of hosts in the user's own configuration.
+"""Which commands work on another host (`--host`), and the user's own configuration of lactl.
 
-The file is `lightagent/lactl.toml` below $XDG_CONFIG_HOME, else ~/.config: under `[hosts]` each key is the
-name of a group and holds a list of hosts.
+The file is `lightagent/lactl.toml` below $XDG_CONFIG_HOME, else ~/.config. `default_agent` is the agent that
+is meant where none is named; under `[hosts]` each key is the name of a group and holds a list of hosts.
 """
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,20 +63,36 @@ def file() -> Path:
     return Path(folder) / "lightagent" / "lactl.toml"
 
 
-def groups() -> dict[str, tuple[str, ...]]:
-    """The groups of hosts; none without a file. Raises ConfigError."""
+@dataclass(frozen=True, kw_only=True)
+class Own:
+    """What the file says. `default_agent` is empty where it names none."""
+
+    hosts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    default_agent: str = ""
+
+
+def own() -> Own:
+    """The user's own configuration; empty without a file. Raises ConfigError."""
     path = file()
     if not path.exists():
-        return {}
+        return Own()
     from pydantic import Field
 
-    from lightagentd.config.configuration import load_one, place_of
+    from lightagentd.config.configuration import load_one
     from lightagentd.config.section import Section
 
-    class Own(Section):
+    class File(Section):
         hosts: dict[str, list[str]] = Field(default_factory=dict)
+        default_agent: str = Field(default="", pattern=r"^[a-z][a-z0-9.-]*$", max_length=63)
 
-    found = load_one(path, Own).hosts
+    found = load_one(path, File)
+    return Own(hosts=_checked(path, found.hosts), default_agent=found.default_agent)
+
+
+def _checked(path: Path, found: dict[str, list[str]]) -> dict[str, tuple[str, ...]]:
+    """The groups of hosts. Raises ConfigError."""
+    from lightagentd.config.configuration import place_of
+
     for name, hosts in found.items():
         for host in hosts:
             if host.startswith("@") or host in found:
@@ -92,7 +109,7 @@ def hosts_of(text: str) -> tuple[str, ...]:
 
     Raises NotFound, ConfigError, UsageError.
     """
-    known = groups()
+    known = own().hosts
     found: list[str] = []
     for word in text.split(","):
         name = word.strip()

@@ -139,11 +139,9 @@ def test_a_file_that_is_not_there_has_one_status(lactl: Lactl, line: str) -> Non
     ("arguments", "message", "meant"),
     [
         (["promt"], "There is no command 'promt'.", "lactl prompt"),
-        (["agent", "list"], "There is no command 'agent'.", "lactl agents"),
         (["agents", "lst"], "There is no command 'agents lst'.", "lactl agents list"),
         (["help", "exitcodes"], "There is no command 'exitcodes'.", "lactl help exit-codes"),
         (["help", "tools", "cal"], "There is no command 'tools cal'.", "lactl help tools call"),
-        (["check disk"], "There is no command 'check disk'.", 'lactl prompt ops "check disk"'),
         (["zzz"], "There is no command 'zzz'.", ""),
     ],
 )

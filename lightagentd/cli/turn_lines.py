@@ -22,6 +22,18 @@ _TASK_MARKS = {"pending": " ", "running": ">", "done": "x", "failed": "!", "skip
 
 def call_line(event: dict[str, Any]) -> str:
     """The beginning of a call: what runs, and with which effect. Also for the data of a stored intent."""
+    decision = event.get("decision")
+    words = (
+        f"→ {call_name(event)}",
+        arguments_words(event),
+        f"[{cell(event.get('effect') or 'unknown effect')}]",
+        "" if decision in ("allow", "", None) else cell(decision),
+    )
+    return " ".join(word for word in words if word)
+
+
+def arguments_words(event: dict[str, Any]) -> str:
+    """The arguments of a call in short, each as `name=value`; without those that say nothing."""
     arguments = event.get("args")
     pairs = arguments.items() if isinstance(arguments, dict) else ()
     shown = " ".join(
@@ -29,15 +41,7 @@ def call_line(event: dict[str, Any]) -> str:
         for name, value in pairs
         if value not in (None, "", [], {}) and not (name == "effect" and value == event.get("effect"))
     )
-    shown = cut(shown, ARGUMENTS_MAX)
-    decision = event.get("decision")
-    words = (
-        f"→ {call_name(event)}",
-        shown,
-        f"[{cell(event.get('effect') or 'unknown effect')}]",
-        "" if decision in ("allow", "", None) else cell(decision),
-    )
-    return " ".join(word for word in words if word)
+    return cut(shown, ARGUMENTS_MAX)
 
 
 def thought_line(thoughts: str) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 
 from lightagentd.cli.chatting.daemon import Daemon
 from lightagentd.cli.chatting.transcript import Transcript
-from lightagentd.cli.markdown import render
 from lightagentd.cli.terminal import DIM, clean, style
 
 _LOOKED_AT = 40
@@ -62,6 +61,8 @@ def short_lines(message: dict[str, Any], limit: int, columns: int) -> list[str]:
     """A stored message as dimmed lines, at most so many. An answer is laid out for so many columns."""
     lines = clean(message["content"]).strip("\n").split("\n")
     if message["role"] == "assistant":
+        from lightagentd.cli.markdown import render  # not before there is something to show
+
         lines = render(message["content"], columns - 3, colours=False)
     begin = "> " if message["role"] == "user" else "  "
     shown: list[str] = [

@@ -8,16 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lightagentd.cli.layout import cut
-from lightagentd.cli.markdown import render
 from lightagentd.cli.output import cell
 from lightagentd.cli.terminal import DIM, Cleaner, style
-from lightagentd.cli.turn_lines import call_name
-from lightagentd.cli.when import duration
+from lightagentd.cli.turn_lines import arguments_words, call_name
+from lightagentd.cli.when import duration, size
 
 _OUTPUT_LINES = 5
 """How much of the output of a running command is seen."""
 _LINE_CHARS = 1000
-_REST_CHARS = 8000
+_REST_CHARS = 4000
 """Of a longer unfinished text only the end is laid out."""
 _QUEUED_SHOWN = 3
 _SIGN_S = 5.0
@@ -36,10 +35,14 @@ class Running:
 
     name: str
     started_s: float
+    arguments: str = ""
+    chars: int = 0
+    """How much it wrote."""
     lines: deque[str] = field(default_factory=lambda: deque([""], maxlen=_OUTPUT_LINES + 1))
     cleaner: Cleaner = field(default_factory=Cleaner)
 
     def output(self, text: str) -> None:
+        self.chars += len(text)
         # A carriage return begins the line of a progress bar again.
         first, *rest = self.cleaner.feed(text.replace("\r", "\n")).split("\n")
         self.lines[-1] = (self.lines[-1] + first)[-_LINE_CHARS:]
@@ -59,6 +62,8 @@ class Progress:
         self.queued: dict[str, str] = {}
         """The prompts that wait for their turn, by its trace id."""
         self.waiting = False
+        self.shows_thoughts = False
+        """Show what the model thinks while it does, and not only how much that is."""
         self._started_s = 0.0
         self._sign_s = _SIGN_S
         self._calls: dict[str, Running] = {}
@@ -81,7 +86,9 @@ class Progress:
     def call(self, event: dict[str, Any]) -> None:
         if self.trace in ("", UNKNOWN):
             self.begin(event["trace_id"])
-        self._calls[event["call_id"]] = Running(call_name(event), time.monotonic())
+        self._calls[event["call_id"]] = Running(
+            call_name(event), time.monotonic(), arguments=arguments_words(event)
+        )
 
     def think(self, trace_id: str, text: str) -> None:
         """The model thinks, until `result` of `THOUGHT`."""
@@ -99,9 +106,12 @@ class Progress:
         """The lines of the live region, at most so many; the newest are the last."""
         found = self._text(rest, columns, colours=colours)
         now_s = time.monotonic()
-        for call in () if self.waiting else self._calls.values():
+        for key, call in () if self.waiting else self._calls.items():
+            more = size(call.chars) if key == THOUGHT else call.arguments
             took = _whole(now_s - call.started_s)
-            found.append(style(cut(f"· {call.name} {took}", columns), DIM))
+            found.append(style(cut(f"· {call.name} {took}  {more}".rstrip(), columns), DIM))
+            if key == THOUGHT and not self.shows_thoughts:
+                continue
             found += [style(cut(f"  {line.expandtabs()}", columns), DIM) for line in call.shown()]
         if self.trace and not found and not self.waiting:
             found.append(style(cut(self._working(now_s), columns), DIM))
@@ -127,6 +137,8 @@ class Progress:
         if not rest.strip():
             return []
         if self._laid_out[0] != (rest, columns):
+            from lightagentd.cli.markdown import render  # not before there is something to show
+
             self._laid_out = ((rest, columns), render(rest[-_REST_CHARS:], columns, colours=colours))
         return [*self._laid_out[1]]
 

@@ -7,21 +7,23 @@ its end; unfinished text is in the live region. A program gets the answers alone
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from typing import Any
 
+from lightagentd.cli.chatting.folded import Folded
 from lightagentd.cli.chatting.passages import Passage
 from lightagentd.cli.chatting.progress import THOUGHT, UNKNOWN, Progress
 from lightagentd.cli.chatting.questions import Question, Questions
 from lightagentd.cli.chatting.screen import TurnScreen
 from lightagentd.cli.chatting.shown import Shown
-from lightagentd.cli.markdown import render
 from lightagentd.cli.output import cell
 from lightagentd.cli.question import HOW, how_to_answer, question_id, question_lines
 from lightagentd.cli.terminal import BOLD, DIM, MAGENTA, RED, clean, style
 from lightagentd.cli.turn_lines import (
     answer_line,
     call_line,
+    call_name,
     compacted_line,
     is_granted,
     plan_event_line,
@@ -78,10 +80,15 @@ class Transcript:
         """The digest of the plan that was on the screen last."""
         self.plan_told: tuple[str, ...] = ()
         """How the plan stood that was on the screen last."""
-        self.thoughts = ""
-        self.shows_thoughts = False
-        """Show all of them, and not the beginning."""
+        self.thinking: io.StringIO | None = None
         """What the model thinks just now."""
+        self.shows_thoughts = False
+        """Show all of its thoughts, and not the beginning."""
+        self.folded = Folded()
+        self.model = ""
+        """The model that answers, or did last."""
+        self.tokens = 0
+        """How many tokens the newest request and its answer had; 0 when that is not known."""
         self.passage: Passage | None = None
         self.passage_trace = ""
         self.joined = False
@@ -140,8 +147,7 @@ class Transcript:
                 self.echo(trace_id, data["content"])
             elif data["role"] == "assistant":
                 self.end_passage()
-                self.thoughts = Message.from_dict(data).thoughts
-                self.fold_thoughts(trace_id)
+                self.fold_thoughts(trace_id, Message.from_dict(data).thoughts)
                 self.block(self.shown.rest_of(trace_id, data["content"]))
         elif topic == "agent.tool_dispatch" and event["type"] == "intent":
             self.call(data)
@@ -179,6 +185,7 @@ class Transcript:
     def live(self, columns: int, rows: int) -> list[str]:
         """The unfinished output, at most so many lines of at most so many columns."""
         rest = self.passage.rest if self.passage else ""
+        self.progress.shows_thoughts = self.shows_thoughts
         return self.progress.lines(rest, columns, rows, colours=self.screen.colours)
 
     def echo(self, trace_id: str, text: str) -> None:
@@ -205,10 +212,11 @@ class Transcript:
             self.block(passage.end())
             self.shown.text(self.passage_trace, passage.text)
 
-    def fold_thoughts(self, trace_id: str) -> None:
-        """Show the beginning of what the model thought."""
-        thoughts, self.thoughts = self.thoughts, ""
+    def fold_thoughts(self, trace_id: str, thoughts: str) -> None:
+        """Show the beginning of what the model thought, and keep the rest."""
+        self.thinking = None
         self.progress.result(THOUGHT)
+        self.folded.thoughts = clean(thoughts).strip() or self.folded.thoughts
         if thoughts.strip() and self.shown.first(trace_id + thoughts.strip(), self.shown.notes):
             text = clean(thoughts).strip() if self.shows_thoughts else thought_line(thoughts)
             for line in text.split("\n"):
@@ -225,6 +233,8 @@ class Transcript:
 
     def _laid_out(self, source: str) -> list[str]:
         if self._is_markdown:
+            from lightagentd.cli.markdown import render  # not before there is something to show
+
             return render(source, self.screen.columns - 1, colours=self.screen.colours)
         return clean(source).strip("\n").split("\n")
 
@@ -238,7 +248,9 @@ class Transcript:
         if self.shown.first(event["call_id"], self.shown.results):
             self.end_passage()
             good = event.get("result") in ("ok", None)
-            size = len((event.get("text") or "").splitlines()) if good else 0
+            text = event.get("text") or ""
+            self.folded.keep(event["call_id"], call_name(event), text)
+            size = len(text.splitlines()) if good else 0
             told = f"  {size} {'line' if size == 1 else 'lines'}" if size else ""
             self.note(result_line(event) + told, DIM if good else RED)
 
@@ -292,8 +304,8 @@ class _Events:
         """One event, by the method `_on_` and its type, if there is one."""
         handler = getattr(self, f"_on_{event['type']}", None)
         is_over = event.get("trace_id") in self._on.shown.turns and event["type"] not in _BEYOND_TURNS
-        if self._on.thoughts and event["type"] in _AFTER_THOUGHTS:
-            self._on.fold_thoughts(event["trace_id"])
+        if self._on.thinking is not None and event["type"] in _AFTER_THOUGHTS:
+            self._on.fold_thoughts(event["trace_id"], self._on.thinking.getvalue())
         if handler is not None and not is_over:
             handler(event)
         self._on.screen.refresh()
@@ -310,7 +322,7 @@ class _Events:
 
     def _on_started(self, event: dict[str, Any]) -> None:
         trace_id = event["trace_id"]
-        self._on.joined = False
+        self._on.joined, self._on.model = False, event.get("model") or ""
         self._on.echo(trace_id, self._on.progress.queued.get(trace_id, ""))
         self._on.progress.begin(trace_id)
 
@@ -324,7 +336,8 @@ class _Events:
 
     def _on_reasoning_delta(self, event: dict[str, Any]) -> None:
         if not self._on.joined:
-            self._on.thoughts += event.get("text") or ""
+            self._on.thinking = self._on.thinking or io.StringIO()
+            self._on.thinking.write(event.get("text") or "")
             self._on.progress.think(event["trace_id"], event.get("text") or "")
 
     def _on_tool_call(self, event: dict[str, Any]) -> None:
@@ -370,6 +383,9 @@ class _Events:
             self._on.note(answer_line(event), DIM if is_granted(event) else RED)
 
     _on_input_answered = _on_approval_answered
+
+    def _on_usage(self, event: dict[str, Any]) -> None:
+        self._on.tokens = event.get("total_tokens") or 0
 
     def _on_notice(self, event: dict[str, Any]) -> None:
         if self._on.screen.is_terminal:

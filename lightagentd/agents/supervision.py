@@ -191,7 +191,7 @@ class Supervision:
         continue, and a cancelled turn may end.
         """
         first = session.queue[0]
-        if self.state != "running" or (self._draining and first.above is None):
+        if self.state != "running" or session.compacting or (self._draining and first.above is None):
             return False
         return first.cancelled or not (session.deleted or (session.record.paused and first.resumed is None))
 

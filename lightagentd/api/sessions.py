@@ -118,6 +118,38 @@ class SessionRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SessionContext:
+    """About how many tokens the next request of a session has: the system prompt, so many functions, so many
+    messages. `tokens` is all of them, by the endpoint's last count where there is one; the parts are
+    estimates. `window_tokens` is 0 for a model without a window, and a guess unless `window_known`.
+    """
+
+    model: str
+    window_tokens: int
+    window_known: bool
+    compact_at_tokens: int
+    tokens: int
+    system_tokens: int
+    functions: int
+    function_tokens: int
+    messages: int
+    message_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionCompacted:
+    """What a compaction did: messages removed from what the model is sent and kept, and the tokens before and
+    after. `summarized_by` is the model, or lightagentd.
+    """
+
+    kept: int
+    removed: int
+    tokens_before: int
+    tokens_after: int
+    summarized_by: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Handled:
     """Where an event is handled: the session of its own, and its turn."""
 

@@ -104,6 +104,13 @@ SessionRequest = TypedDict("SessionRequest", {"number": int, "requests": int, "t
         "stored": RequestAnswer, "request": RebuiltRequest | None, "again": RequestAnswer | None,
         "same": bool | None, "error": str, "notes": list[str]})
 RequestReply = TypedDict("RequestReply", {"request": SessionRequest | None})
+SessionContext = TypedDict("SessionContext", {"model": str, "window_tokens": int, "window_known": bool,
+        "compact_at_tokens": int, "tokens": int, "system_tokens": int, "functions": int,
+        "function_tokens": int, "messages": int, "message_tokens": int})
+ContextReply = TypedDict("ContextReply", {"context": SessionContext})
+SessionCompacted = TypedDict("SessionCompacted", {"kept": int, "removed": int, "tokens_before": int,
+        "tokens_after": int, "summarized_by": str})
+CompactedReply = TypedDict("CompactedReply", {"compacted": SessionCompacted})
 Trigger = TypedDict("Trigger", {"name": str, "on": str, "about": str, "agent": str, "owner": str,
         "prompt": str, "flow": str, "session": str, "effects": list[str], "rate_limit": int,
         "rate_period_s": float, "coalesce_s": float, "catch_up": bool, "answer": str, "state": str,
@@ -219,7 +226,7 @@ Pruned = TypedDict("Pruned", {"removed": int, "sessions": list[str], "freed_byte
         "first_seq": int, "compacted": bool, "dry_run": bool})
 PrunedReply = TypedDict("PrunedReply", {"pruned": Pruned})
 Compacted = TypedDict("Compacted", {"bytes_before": int, "bytes_after": int})
-CompactedReply = TypedDict("CompactedReply", {"compacted": Compacted})
+HistoryCompactedReply = TypedDict("HistoryCompactedReply", {"compacted": Compacted})
 Verification = TypedDict("Verification", {"ok": bool, "events": int, "first_bad_seq": int, "reason": str,
         "head_seq": int, "head_hash": str, "first_seq": int, "began": str, "kept": int, "erased": int,
         "checkpoints": int, "key": str, "trusted": bool, "covered_seq": int, "index_entries": int,

@@ -92,14 +92,15 @@ NEEDS = {
         Flows.Output Flows.Plan Flows.Runs Flows.Show History.Page History.Query History.Verify Hooks.List
         Inputs.Answer Inputs.Get Inputs.List Kits.Get Kits.List Manager.GetStatus Mcp.List Memory.Export
         Memory.Get Memory.GetProfile Memory.List Memory.Search Models.List Models.Providers Models.Show
-        Plans.Get Policy.Explain Policy.ExplainText Policy.List Policy.ListGuards Sessions.Export
-        Sessions.Get Sessions.List Sessions.Mail Sessions.Messages Sessions.Replay Sessions.Wait
-        Sessions.Watch Skills.Get Skills.List Tools.Drafts Tools.Get Tools.GetDraft Tools.List Tools.Select
-        Triggers.Get Triggers.List Triggers.Preview Undo.List Usage.Budgets""",
+        Plans.Get Policy.Explain Policy.ExplainText Policy.List Policy.ListGuards Sessions.Context
+        Sessions.Export Sessions.Get Sessions.List Sessions.Mail Sessions.Messages Sessions.Replay
+        Sessions.Wait Sessions.Watch Skills.Get Skills.List Tools.Drafts Tools.Get Tools.GetDraft Tools.List
+        Tools.Select Triggers.Get Triggers.List Triggers.Preview Undo.List Usage.Budgets""",
     "prompt": """
         Evals.Begin Flows.Cancel Flows.Rerun Flows.Resume Manager.Ask Memory.Forget Memory.Promote
         Memory.PromoteBecause Memory.Reject Memory.Remember Memory.SetProfile Models.Test Plans.Apply
-        Plans.Begin Plans.End Plans.Set Sessions.Cancel Sessions.Create Sessions.Delete Sessions.Fork
+        Plans.Begin Plans.End Plans.Set Sessions.Cancel Sessions.Compact Sessions.Create Sessions.Delete
+        Sessions.Fork
         Sessions.Import Sessions.Pause Sessions.Prompt Sessions.Rename Sessions.Resume Sessions.SendEvent
         Sessions.SetModel Sessions.Switch Sessions.Transfer Sessions.Withdraw Tools.Call Tools.Discard
         Tools.Draft Undo.Run""",

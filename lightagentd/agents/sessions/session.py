@@ -146,6 +146,8 @@ class Session:
     """Takes each turn that ends."""
     ends: Callable[[], Awaitable[None]] | None = field(default=None, repr=False)
     """Ends what works in it beside its turns: the run of a flow."""
+    compacting: bool = False
+    """Whether it is compacted just now, between two turns: none begins meanwhile."""
     _messages: list[Message] | None = None
     counted: tuple[int, int] = (0, 0)
     """What an endpoint counted last in tokens, and the bytes of that request; for `window.Gauge`."""

@@ -16,6 +16,7 @@ from lightagentd.control.operations.agents import Agents
 from lightagentd.control.operations.answers import Answers
 from lightagentd.control.operations.approvals import Approvals
 from lightagentd.control.operations.confirmations import Confirmations
+from lightagentd.control.operations.contexts import Contexts
 from lightagentd.control.operations.conversations import Conversations
 from lightagentd.control.operations.declared import Method, Operations, methods_of
 from lightagentd.control.operations.doctor import Doctor
@@ -65,6 +66,7 @@ class Service:
         self.sessions = Sessions(access, runtime)
         self.conversations = Conversations(access, runtime, self.sessions)
         self.replays = Replays(access, runtime)
+        self.contexts = Contexts(access, runtime)
         self.triggers = Triggers(access, runtime)
         self.flows = Flows(access, runtime)
         self.evals = Evals(access, runtime)
@@ -111,6 +113,7 @@ _CLASSES: tuple[type[Operations], ...] = (
     Sessions,
     Conversations,
     Replays,
+    Contexts,
     Triggers,
     Flows,
     Evals,

@@ -138,9 +138,9 @@ class SessionCompacted(EventType, topic="session.compacted", type="compacted", s
     """A summary stands for the older messages in what the model is sent; the history keeps them."""
 
     catalog = """A conversation with @AGENT@ was shortened for the model
-    The session @SESSION@ had nearly filled the model's window. From now on the model is sent a summary in
-    place of its older messages. The history keeps those; the event says how many they are, how many tokens
-    that saves, and who wrote the summary.
+    The session @SESSION@ had nearly filled the model's window, or a person asked for it. From now on the
+    model is sent a summary in place of its older messages. The history keeps those; the event says how many
+    they are, how many tokens that saves, and who wrote the summary.
     > All of its messages: lactl sessions show @SESSION@"""
     summary: Text
     from_seq: int

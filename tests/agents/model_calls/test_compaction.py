@@ -11,8 +11,10 @@ import pytest
 from lightagentd.agents.model_calls.compaction.compactor import DAEMON
 from lightagentd.agents.model_calls.compaction.summary import INSTRUCTION
 from lightagentd.agents.model_calls.compaction.window import SHORTENED, is_summary
+from lightagentd.agents.sessions.context import compact, context_of
 from lightagentd.agents.sessions.session import Session
 from lightagentd.api import TurnEvent
+from lightagentd.errors import Conflict
 from lightagentd.events.history import NewEvent
 from lightagentd.host.paths import Paths
 from lightagentd.llm.protocol import Message
@@ -403,3 +405,34 @@ def _check_kept(test: Scripted, session: Session, prompt: str) -> None:
     assert [each["tool_call_id"] for each in last if each["role"] == "tool"] == ["call_1", "call_2"]
     session.forget_messages()
     check_conversation(session.messages)
+
+
+async def test_a_person_has_it_compacted_between_turns_and_none_begins_meanwhile(paths: Paths) -> None:
+    gate = asyncio.Event()
+    summing = Stream(pieces=[chunk({"content": "They asked twice."}, "stop"), DONE], gate=(0, gate))
+    async with scripted(paths, model(summary=summing, turn=yes), front=FRONT, toml=window(100_000)) as test:
+        session, agent = await test.session(), test.agent
+        assert (await compact(session, agent, ME.uid)).removed == 0, "there is nothing yet"
+        for number in range(2):
+            await test.prompt(session, question(number))
+        before = await context_of(session, agent.running_parts())
+        assert (before.messages, before.window_tokens, before.window_known) == (4, 100_000, True)
+        parts = before.system_tokens + before.function_tokens + before.message_tokens
+        assert abs(parts - before.tokens) <= 2
+        task = asyncio.create_task(compact(session, agent, ME.uid))
+        await until(lambda: requests(test, summaries=True))
+        with pytest.raises(Conflict):
+            await compact(session, agent, ME.uid)
+        turn = await agent.prompt(session, question(2))
+        await asyncio.sleep(0.05)
+        assert session.running is None, "it waits for the compaction"
+        gate.set()
+        done = await task
+        assert (done.removed, done.kept, done.summarized_by) == (2, 2, "openai/x")
+        assert types(await watch(turn))[-1] == "done"
+        sent = [each["content"] for each in requests(test)[-1]["messages"][1:]]
+        assert "They asked twice." in sent[0]
+        assert "question 1" in sent[0]
+        assert "question 0" not in "".join(sent)
+        assert sent[-1].startswith("question 2")
+        assert done.tokens_after < before.tokens

@@ -117,7 +117,7 @@ class Compactor:
         if tokens < most:
             return session.messages
         if start := cut(session.messages, self._room(window, most)):
-            tokens = await self._compact(client, start, window, tokens, system, functions)
+            tokens = (await self._compact(client, start, window, tokens, system, functions)).tokens_after
         if tokens >= most:
             tokens = self._shorten(shorten(session.messages, tokens - most), system, functions)
         if tokens > window and (client.window_known or refused):
@@ -133,6 +133,19 @@ class Compactor:
             )
         return session.messages
 
+    async def now(
+        self, client: ModelClient, system: str, functions: Sequence[Function]
+    ) -> turn_events.Compacted:
+        """Replace all turns but the newest, however full the window is; nothing without a window.
+
+        Raises BudgetExceeded, StorageError.
+        """
+        messages, window = self._session.messages, client.context_tokens
+        tokens = self.gauge.measure(system, functions, messages)
+        if start := cut(messages, 0) if window else 0:
+            return await self._compact(client, start, window, tokens, system, functions)
+        return _nothing_done(len(messages), tokens)
+
     def _room(self, window: int, most: int) -> int:
         """How many tokens the kept messages may take, so that there is room to go on."""
         fixed = round(self.gauge.fixed_bytes / BYTES_PER_TOKEN)
@@ -146,8 +159,8 @@ class Compactor:
         tokens_before: int,
         system: str,
         functions: Sequence[Function],
-    ) -> int:
-        """Replace the messages before one by a summary. Gives the tokens of the remaining request."""
+    ) -> turn_events.Compacted:
+        """Replace the messages before one by a summary."""
         session = self._session
         await self._results.settle()
         stored = await asyncio.to_thread(stored_conversation, self._history, session.id)
@@ -158,7 +171,7 @@ class Compactor:
             start = cut(messages, round(window * KEPT_PART))
             if not start:
                 self.gauge.forget()
-                return self.gauge.measure(system, functions, messages)
+                return _nothing_done(len(messages), self.gauge.measure(system, functions, messages))
         # What is summed up is what is stored: in memory there may be arguments that must not be.
         older, kept = stored.messages[:start], messages[start:]
         limit_bytes = round(
@@ -180,7 +193,7 @@ class Compactor:
         what = {"from_seq": stored.events[start - had_summary].seq, **compacted.fields()}
         await self._store(what, summary, reply)
         self._tell(compacted)
-        return tokens
+        return compacted
 
     async def _store(self, what: dict[str, Any], summary: str, reply: Reply | None) -> None:
         """Store the summary, its event and its usage in one transaction."""
@@ -235,3 +248,10 @@ class Compactor:
         if self._results_shortened:
             self._session.forget_messages()
         self._session.counted = self.gauge.counted
+
+
+def _nothing_done(kept: int, tokens: int) -> turn_events.Compacted:
+    """There was nothing to summarize."""
+    return turn_events.Compacted(
+        kept=kept, removed=0, tokens_before=tokens, tokens_after=tokens, summarized_by=""
+    )

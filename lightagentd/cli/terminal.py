@@ -12,6 +12,7 @@ import sys
 
 from lightagentd.text.visible import escaped
 
+_BELL_S = 10.0
 _HELD_BACK_MAX = 256
 """A sequence that is still open after so many characters is shown as text, without its first character."""
 
@@ -79,6 +80,15 @@ def has_colours() -> bool:
 def is_dumb() -> bool:
     """Whether the terminal only prints lines: it has no colours and cannot move its cursor."""
     return os.environ.get("TERM") in (None, "", "dumb")
+
+
+def rings(took_s: float, focused: bool | None) -> bool:
+    """Whether a bell is rung after so long a turn; `focused` is None where the terminal does not say that it
+    is. $LIGHTAGENT_BELL is after how many seconds (10), or `off`.
+    """
+    wanted = os.environ.get("LIGHTAGENT_BELL", "")
+    after_s = float(wanted) if wanted.isascii() and wanted.isdigit() else _BELL_S
+    return wanted != "off" and (focused is False or took_s >= after_s)
 
 
 def columns() -> int:

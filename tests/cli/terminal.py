@@ -6,7 +6,8 @@
 
 The model knows what prompt-toolkit and rich send: it moves the cursor, erases, scrolls, and keeps what
 scrolled out. It answers nothing, as a terminal may. A sequence that it does not know fails the test, and so
-does one that would set a title, ring a bell or make a link, because nothing of ours sends such.
+does one that would set a title or make a link, because nothing of ours sends such. It keeps account of bells
+and of what is put into the clipboard.
 
 It reads one byte at a time: a test that waits for a word and then looks for what follows it fails each
 time, and not now and then.
@@ -14,6 +15,7 @@ time, and not now and then.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import fcntl
 import os
@@ -33,7 +35,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 LIMIT_S = 60.0
 """Only there to end a test that fails."""
 _SEQUENCE = re.compile(r"\x1b\[([?>]?)([0-9;]*)([A-Za-z@`])")
-_OPEN = re.compile(r"\x1b(\[[?>]?[0-9;]*)?\Z")
+_CLIPBOARD = re.compile(r"\x1b\]52;c;([A-Za-z0-9+/=]*)\x1b\\")
+_OPEN = re.compile(r"\x1b(\[[?>]?[0-9;]*|\](?:5(?:2(?:;(?:c(?:;[A-Za-z0-9+/=]*(?:\x1b)?)?)?)?)?)?)?\Z")
 
 
 class Screen:
@@ -42,6 +45,8 @@ class Screen:
     def __init__(self, columns: int, rows: int) -> None:
         self.columns, self.rows = columns, rows
         self.scrolled: list[str] = []
+        self.bells = 0
+        self.clipboard = ""
         self._cells = [[" "] * columns for _ in range(rows)]
         self._lines: list[str | None] = [None] * rows
         self._text: str | None = None
@@ -58,6 +63,10 @@ class Screen:
             if text[at] != "\x1b":
                 self._put(text[at])
                 at += 1
+                continue
+            if copied := _CLIPBOARD.match(text, at):
+                self.clipboard = base64.b64decode(copied[1]).decode()
+                at = copied.end()
                 continue
             match = _SEQUENCE.match(text, at)
             assert match, f"an unknown sequence: {text[at : at + 20]!r}"
@@ -81,11 +90,26 @@ class Screen:
             self._text = "\n".join(self.lines()).rstrip()
         return self._text
 
+    def resize(self, columns: int, rows: int) -> None:
+        while self.rows > rows:
+            if self._y == self.rows - 1:
+                self.scrolled.append("".join(self._cells.pop(0)).rstrip())
+                self._y -= 1
+            else:
+                self._cells.pop()
+            self.rows -= 1
+        self._cells = [(row + [" "] * columns)[:columns] for row in self._cells]
+        self._cells += [[" "] * columns for _ in range(rows - self.rows)]
+        self.columns, self.rows, self._x = columns, rows, min(self._x, columns - 1)
+        self._lines, self._text = [None] * rows, None
+
     def _put(self, char: str) -> None:
         if char == "\r":
             self._x = 0
         elif char == "\n":
             self._down()
+        elif char == "\a":
+            self.bells += 1
         elif char == "\b":
             self._x = max(0, self._x - 1)
         else:
@@ -139,6 +163,12 @@ class Screen:
     def _erase(self, row: int, column: int) -> None:
         self._cells[row][column:] = [" "] * (self.columns - column)
         self._lines[row] = self._text = None
+
+
+def without_status(text: str) -> str:
+    """What is seen of a chat without its last line, the status below what is typed."""
+    above, _, last = text.rpartition("\n")
+    return above if re.match(r"\w+ · ", last) else text
 
 
 class Program(Protocol):
@@ -206,6 +236,11 @@ class Terminal:
 
     def send(self, keys: str) -> None:
         os.write(self._ours, keys.encode())
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Give the terminal another size, as xterm does: what does not fit any more is cut off."""
+        self.screen.resize(columns, rows)
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
 
     def until(self, wanted: str | Callable[[str], bool]) -> str:
         """Read on until a text is seen, or something holds of all that is seen; gives that."""

@@ -16,7 +16,7 @@ import pytest
 from lightagentd.cli.chatting.commands import COMMANDS
 from tests.cli.chatting import Chatty, chatty, forked
 from tests.cli.conftest import start
-from tests.cli.terminal import LIMIT_S, Terminal
+from tests.cli.terminal import LIMIT_S, Terminal, without_status
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def at_prompt(text: str) -> bool:
-    return text.endswith("\ntest>")
+    return without_status(text).endswith("\ntest>")
 
 
 def session_of(text: str) -> str:
@@ -70,7 +70,7 @@ def test_finished_blocks_stay_and_the_rest_is_live_and_ctrl_c_cancels(chats: Cha
     with chats.chat() as terminal:
         terminal.until("test>")
         terminal.send("hang\r")
-        terminal.until(lambda text: text.endswith("Half a\ntest>"))
+        terminal.until(lambda text: without_status(text).endswith("Half a\ntest>"))
         terminal.send("\x03")
         text = terminal.until("cancelled after")
         assert (text.count("A whole block."), text.count("Half a")) == (1, 1)
@@ -167,7 +167,7 @@ def test_an_approval_is_asked_where_one_types(chats: Chatty) -> None:
         terminal.send("what?\r")
         terminal.until("Answer y to allow it")
         terminal.send("v\r")
-        terminal.until(lambda text: text.count("+welcome") == 2 and text.rstrip().endswith("[y/N]"))
+        terminal.until(lambda text: text.count("+welcome") == 2 and without_status(text).endswith("[y/N]"))
         terminal.send("/approve\r")
         terminal.until("Read it, and answer y, or write: /approve apr_")
         terminal.send("y\r")

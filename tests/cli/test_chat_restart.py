@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cli.chatting import Chatty, chatty
-from tests.cli.terminal import REPOSITORY
+from tests.cli.terminal import REPOSITORY, without_status
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_chat_goes_on_when_the_daemon_comes_back(chats: Chatty, sandboxed: Non
         assert "The daemon stopped in the middle of this turn." in text
         terminal.send("\r")
         terminal.until("You said: too early")
-        text = terminal.until(lambda text: text.endswith("\ntest>"))
+        text = terminal.until(lambda text: without_status(text).endswith("\ntest>"))
         for once in ("> hang", "A whole block.", "Half a", "> second one", "You said: second one"):
             assert text.count(once) == 1, f"{once!r} in:\n{text}"
         assert text.count("You said: too early") == text.count("> too early") == 1, text
@@ -89,7 +89,7 @@ def test_a_question_is_still_asked_after_a_restart(chats: Chatty) -> None:
         terminal.until("The daemon has stopped")
         chats.daemon.start()
         terminal.until("Still asked: Which colour?")
-        terminal.until(lambda text: text.endswith("Answer (1-2):"))
+        terminal.until(lambda text: without_status(text).endswith("Answer (1-2):"))
         terminal.send("2\r")
         text = terminal.until("· 2 steps")
         assert text.count("? Which colour?") == 1

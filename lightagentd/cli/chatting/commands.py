@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lightagentd.cli.chatting import acting, session_acting
+from lightagentd.cli.chatting import acting, again, looking, session_acting
 from lightagentd.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ _NAME_COLUMNS = 24
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """One command. `completes` is the kind of its first argument: session, agent, tool, skill, file, plan,
-    command or nothing.
+    """One command. `completes` is the kind of its first argument: session, agent, model, tool, skill, file,
+    plan, command or nothing.
     """
 
     name: str
@@ -51,8 +51,10 @@ async def _help(chat: Conversation, argument: str) -> None:
             *_wrapped(chat, first + command.help, " " * len(first)),
         )
     for line in (
-        "A unique beginning of a name is enough; a line that is to begin with a slash begins with two.",
-        "Enter sends, Alt-Enter or a backslash at the end begins a new line, Tab completes.",
+        "A unique beginning of a name is enough; a line that is to begin with / or ! begins with two.",
+        "!COMMAND runs as you; what it says goes with the next prompt. @FILE in a prompt attaches a file.",
+        "Enter sends, Alt-Enter or a backslash at the end begins a new line, Tab completes, Ctrl-R searches.",
+        "Ctrl-O is /output, Ctrl-T is /reasoning, Ctrl-X Ctrl-E edits what is typed in your editor.",
         "Ctrl-C cancels the turn and the prompts that wait, Ctrl-D leaves.",
     ):
         chat.say(*_wrapped(chat, line, ""))
@@ -69,6 +71,7 @@ COMMANDS = tuple(
     for name, takes, completes, run, text in (
         ("help", "[COMMAND]", "command", _help, "This list."),
         ("new", "[TITLE]", "", session_acting.new, "Begin a new session."),
+        ("clear", "", "", again.clear, "Begin a new session on an empty screen; this one stays."),
         ("sessions", "[AGENT]", "agent", session_acting.sessions, "List your sessions."),
         (
             "switch",
@@ -90,7 +93,10 @@ COMMANDS = tuple(
         ),
         ("history", "[NUMBER]", "", session_acting.history, "Show the last messages."),
         ("usage", "", "", acting.usage, "Show what the session used, and its limits."),
-        ("model", "[MODEL]", "", acting.model, "Show the models, or have one asked first."),
+        ("agent", "[AGENT]", "agent", again.agent, "List the agents, or talk with another one."),
+        ("context", "", "", looking.context, "Show what fills the model's window."),
+        ("compact", "", "", looking.compact, "Replace what is older by a summary, for the model."),
+        ("model", "[MODEL]", "model", acting.model, "Show the models, or have one asked first."),
         ("tools", "[TOOL]", "tool", acting.tools, "List the tools, or show one."),
         ("skills", "[SKILL]", "skill", acting.skills, "List the skills, or show one."),
         (
@@ -111,6 +117,29 @@ COMMANDS = tuple(
             "file",
             session_acting.export,
             "Write the session to a file: Markdown, or JSONL if its name ends so.",
+        ),
+        ("retry", "[MODEL]", "model", again.retry, "Send the last prompt again, also to another model."),
+        (
+            "edit",
+            "[TEXT]",
+            "",
+            again.edit,
+            "Edit a text, or the last prompt, in $VISUAL or $EDITOR and send it.",
+        ),
+        (
+            "copy",
+            "[NUMBER] [FILE]",
+            "file",
+            looking.copy,
+            "Copy the last answer, or its NUMBERth block of code, to the clipboard or to a file.",
+        ),
+        ("output", "[CALL]", "", looking.output, "Show all that a call gave: the last one, or CALL."),
+        (
+            "reasoning",
+            "[on|off]",
+            "",
+            looking.reasoning,
+            "Show what the model thought, or have that shown while it comes.",
         ),
         ("attach", "FILE", "file", acting.attach, "Send a file along with the next prompt."),
         ("exit", "", "", acting.exit_, "Leave; a turn that runs goes on."),

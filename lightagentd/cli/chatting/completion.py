@@ -31,6 +31,7 @@ class Completions:
         for kind, method, field in (
             ("agent", "Agents.List", "name"),
             ("session", "Sessions.List", "id"),
+            ("model", "Models.List", "model"),
             ("tool", "Tools.List", "name"),
             ("skill", "Skills.List", "name"),
         ):
@@ -52,7 +53,9 @@ class Completions:
             yield from self._of_command(name, argument)
             return
         word = line.rpartition(" ")[2].removeprefix("/" if line.startswith("//") else "")
-        if word.startswith(_PATH_BEGINS):
+        if word.startswith("@"):
+            yield from ((f"@{path}", _named(found)) for path, found in files(word[1:]))
+        elif word.startswith(_PATH_BEGINS):
             yield from files(word)
         elif len(word) > 1:
             known = [name for kind in ("agent", "tool", "skill") for name in self._names.get(kind, [])]
@@ -76,6 +79,11 @@ class Completions:
 
 def _matching(word: str, names: Iterable[str]) -> Iterable[tuple[str, str]]:
     return ((word, name) for name in names if name.startswith(word) and name != word)
+
+
+def _named(path: str) -> str:
+    """A path as it stands after the @ of a prompt."""
+    return f'@"{path}"' if " " in path else f"@{path}"
 
 
 def files(word: str) -> Iterable[tuple[str, str]]:

@@ -23,6 +23,7 @@ from lightagentd.cli.terminal import DIM, clean, style
 from lightagentd.errors import DaemonUnreachable, LightagentError, ShuttingDown
 
 _TICK_S = 0.5
+_TITLE_CHARS = 40
 
 
 class Conversation:
@@ -35,19 +36,23 @@ class Conversation:
         self.questions = Questions(screen)
         self.attached: list[dict[str, str]] = []
         """What goes with the next prompt."""
+        self.sent: tuple[str, list[dict[str, str]]] | None = None
+        """The last prompt of this session that was sent here, and what was attached to it."""
+        self._window, self._window_of = 0, ("", "")
+        """How many tokens the window has, 0 when that is not known; and of which session and model."""
         self.deleting = ""
         """The session that is being deleted here."""
         self.status = 0
         """The exit status: that of the last turn where lines come from a program."""
         self._completions = Completions(daemon)
-        self._transcript = Transcript(screen, self.questions, self._turn_ended)
+        self.transcript = Transcript(screen, self.questions, self._turn_ended)
         self._catching_up = CatchingUp(daemon, "")
         self._tasks: asyncio.TaskGroup
         self._spawned: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
         self._is_lost = False
         self.leaving = asyncio.Event()
-        self._typed = Typed(self)
+        self.typed = Typed(self)
 
     @property
     def session(self) -> str:
@@ -56,14 +61,14 @@ class Conversation:
     @property
     def info(self) -> dict[str, Any]:
         """The session as the daemon described it last."""
-        return self._transcript.session
+        return self.transcript.session
 
     async def run(self, opening: Opening) -> int:
         """Chat until the person leaves or the input ends; gives the exit status."""
         catching_up = await self._prepared(opening)
         async with asyncio.TaskGroup() as self._tasks:
             self._begin(opening, catching_up)
-            for work in (self._typed.work(), self._clock(), self._typed.read()):
+            for work in (self.typed.work(), self._clock(), self.typed.read()):
                 self.spawn(work)
             await self.leaving.wait()
             for task in [*self._spawned]:
@@ -86,28 +91,37 @@ class Conversation:
         marks += [f"{len(self.attached)} attached"] if self.attached else []
         return f"{cell(self.agent)} ({', '.join(marks)})> " if marks else f"{cell(self.agent)}> "
 
+    def below(self) -> str:
+        shown, queued = self.transcript, len(self.transcript.progress.queued)
+        words = [cell(self.agent), cell(self.info.get("title") or "new session")[:_TITLE_CHARS]]
+        words += [cell(model)] if (model := shown.model or self.info.get("model")) else []
+        if shown.tokens:
+            part = (
+                f" of {self._window / 1000:.0f}k ({shown.tokens / self._window:.0%})" if self._window else ""
+            )
+            words.append(f"{shown.tokens / 1000:.1f}k{part} tokens")
+        words += [f"{queued} queued"] if queued else []
+        words += ["waits for you"] if shown.progress.waiting else []
+        return " · ".join(words)
+
     def live(self, columns: int, rows: int) -> list[str]:
-        return self._transcript.live(columns, rows)
+        return self.transcript.live(columns, rows)
 
     def completions(self, before: str) -> Iterable[tuple[str, str]]:
         return self._completions.of(before)
 
     def interrupted(self) -> None:
-        self.spawn(self._typed.interrupt())
+        self.spawn(self.typed.interrupt())
 
     # For the commands
 
     def say(self, *lines: str) -> None:
         """Show lines of our own."""
-        self._transcript.lines([clean(line) for line in lines])
+        self.transcript.lines([clean(line) for line in lines])
 
     def show(self, lines: Iterable[str]) -> None:
         """Show lines that are safe already and may be coloured."""
-        self._transcript.lines(list(lines))
-
-    @property
-    def transcript(self) -> Transcript:
-        return self._transcript
+        self.transcript.lines(list(lines))
 
     async def open(self, opening: Opening) -> None:
         """Open another session. Raises the errors of the client; then the former session stays."""
@@ -125,13 +139,13 @@ class Conversation:
     def _begin(self, opening: Opening, catching_up: CatchingUp) -> None:
         self.questions.close_turn()
         self.agent = opening.session["agent"]
-        self._transcript = Transcript(self.screen, self.questions, self._turn_ended)
-        self._transcript.session = opening.session
+        self.transcript = Transcript(self.screen, self.questions, self._turn_ended)
+        self.transcript.session = opening.session
         self._catching_up = catching_up
-        self._is_lost = False
+        self._is_lost, self.sent = False, None
         if self.screen.is_terminal:
             self.show([style(line, DIM) for line in opening.lines])
-            catching_up.show_last(self._transcript)
+            catching_up.show_last(self.transcript)
         watch = Watch(
             self.daemon,
             self.session,
@@ -149,40 +163,39 @@ class Conversation:
 
     def leave(self) -> None:
         """End the chat; a running turn goes on."""
-        if self._transcript.running and self.screen.is_terminal:
+        if self.transcript.running and self.screen.is_terminal:
             self.say(f"The turn goes on. Come back with: lactl chat {self.agent} --session {self.session}")
         self.leaving.set()
-
-    async def cancel(self) -> None:
-        """Cancel the running turn and the waiting prompts."""
-        await self.daemon.call("Sessions.Cancel", session=self.session)
 
     # The watch
 
     async def _opened(self, session: dict[str, Any]) -> None:
         if self._is_lost:
             self._is_lost = False
-            self._transcript.note("The daemon is back.")
-        self._transcript.opened(session)
-        await self._catching_up.go_on(self._transcript)
+            self.transcript.note("The daemon is back.")
+        self.transcript.opened(session)
+        await self._catching_up.go_on(self.transcript)
         if session["state"] == "running":
-            self._transcript.joins()
+            self.transcript.joins()
         if session["state"] != "waiting":
             self.questions.close_turn()
         if session["interrupted"]:
-            self._transcript.interrupted(session["interrupted"])
-        if not self._transcript.running:
+            self.transcript.interrupted(session["interrupted"])
+        if self.screen.can_redraw:
+            self.spawn(self._look())
+        if not self.transcript.running:
             self.screen.ready()
 
     async def _happened(self, event: dict[str, Any]) -> None:
-        if self._transcript.needs_history(event):
-            await self._catching_up.go_on(self._transcript)
-        self._transcript.show(event)
+        if self.transcript.needs_history(event):
+            await self._catching_up.go_on(self.transcript)
+        self.transcript.show(event)
         if event["type"] in ("approval_requested", "input_requested"):
-            self._typed.changed.set()
+            self.typed.changed.set()
+            self.screen.alert(self.transcript.progress.took_s)
 
     def _lost(self, problem: LightagentError | None) -> None:
-        self._transcript.lost()
+        self.transcript.lost()
         if self._is_lost:
             return
         self._is_lost = True
@@ -203,11 +216,28 @@ class Conversation:
         except LightagentError as err:
             self.screen.warn(err.message, err.suggestion)
 
+    async def _look(self) -> None:
+        """Look at what the status line tells, where no event did."""
+        try:
+            if not self.info.get("title"):
+                found = await self.daemon.call("Sessions.Get", session=self.session)
+                self.transcript.session = self.info | {"title": found["title"]}
+            if self._window_of != (asked := (self.session, self.transcript.model)):
+                context = await self.daemon.call("Sessions.Context", session=self.session)
+                self._window_of, self._window = asked, context["window_tokens"]
+                self.transcript.model = self.transcript.model or context["model"]
+        except LightagentError:
+            return  # whatever fails is told where it matters
+        self.screen.refresh()
+
     def _turn_ended(self, trace_id: str, error: LightagentError | None) -> None:
-        self._typed.turn_ended(trace_id, error)
+        self.screen.alert(self.transcript.took_s)
+        if self.screen.can_redraw:
+            self.spawn(self._look())
+        self.typed.turn_ended(trace_id, error)
 
     async def _clock(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            if self._transcript.progress.trace:
-                self._transcript.tick()
+            if self.transcript.progress.trace or self.transcript.progress.own is not None:
+                self.transcript.tick()

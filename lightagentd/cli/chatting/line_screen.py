@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from lightagentd.cli import output
 from lightagentd.cli.chatting.screen import Line, View
-from lightagentd.cli.terminal import columns, is_terminal
+from lightagentd.cli.terminal import columns, is_terminal, rings
 from lightagentd.errors import MessageTooLarge
 from lightagentd.limits import MAX_MESSAGE_BYTES
 
@@ -97,6 +97,17 @@ class LineScreen:
     def clear(self) -> bool:
         """The terminal itself drops a line when it turns Ctrl-C into a signal."""
         self._at_prompt = False
+        return False
+
+    def wipe(self) -> None:
+        """What is on such a screen stays."""
+
+    def alert(self, took_s: float) -> None:
+        if self.can_ask and rings(took_s, None):
+            sys.stdout.write("\a")
+            sys.stdout.flush()
+
+    def copy(self, text: str) -> bool:  # noqa: ARG002 - the protocol's
         return False
 
     async def suspended(self, function: Callable[[], _T]) -> _T:

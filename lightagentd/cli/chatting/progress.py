@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -62,6 +63,9 @@ class Progress:
         self.queued: dict[str, str] = {}
         """The prompts that wait for their turn, by its trace id."""
         self.waiting = False
+        self.own: Running | None = None
+        """The command that the person runs."""
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self.shows_thoughts = False
         """Show what the model thinks while it does, and not only how much that is."""
         self._started_s = 0.0
@@ -72,6 +76,11 @@ class Progress:
     def begin(self, trace_id: str) -> None:
         if self.trace != trace_id:
             self.trace, self._started_s, self._sign_s = trace_id, time.monotonic(), _SIGN_S
+
+    @property
+    def took_s(self) -> float:
+        """How long the turn has run."""
+        return time.monotonic() - self._started_s if self.trace else 0.0
 
     def end(self, trace_id: str) -> None:
         self.queued.pop(trace_id, None)
@@ -102,11 +111,23 @@ class Progress:
     def result(self, call_id: str) -> None:
         self._calls.pop(call_id, None)
 
+    def begin_own(self, command: str) -> None:
+        self.own = Running(f"!{command}", time.monotonic())
+
+    def output_own(self, data: bytes) -> None:
+        if self.own is not None:
+            self.own.output(self._decode(data))
+
+    def end_own(self) -> None:
+        self.own = None
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+
     def lines(self, rest: str, columns: int, rows: int, *, colours: bool) -> list[str]:
         """The lines of the live region, at most so many; the newest are the last."""
         found = self._text(rest, columns, colours=colours)
         now_s = time.monotonic()
-        for key, call in () if self.waiting else self._calls.items():
+        running = [] if self.waiting else [*self._calls.items()]
+        for key, call in [*running, *([("", self.own)] if self.own is not None else [])]:
             more = size(call.chars) if key == THOUGHT else call.arguments
             took = _whole(now_s - call.started_s)
             found.append(style(cut(f"· {call.name} {took}  {more}".rstrip(), columns), DIM))

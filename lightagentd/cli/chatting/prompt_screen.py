@@ -9,10 +9,12 @@ typed text.
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,23 +23,38 @@ from prompt_toolkit.application import run_in_terminal
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.enums import DEFAULT_BUFFER
-from prompt_toolkit.filters import Condition, has_focus
+from prompt_toolkit.filters import Condition, has_focus, is_done
 from prompt_toolkit.formatted_text import ANSI
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.input.ansi_escape_sequences import ANSI_SEQUENCES
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
+from prompt_toolkit.layout import ConditionalContainer, FormattedTextControl, HSplit, Window
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.shortcuts import CompleteStyle
 
+from lightagentd.cli.chatting.again import edited_text
+from lightagentd.cli.chatting.pasting import Pastes
 from lightagentd.cli.chatting.screen import Line, View
+from lightagentd.cli.layout import cut
 from lightagentd.cli.output import warning_lines
-from lightagentd.cli.terminal import RED, has_colours, style
+from lightagentd.cli.terminal import DIM, RED, has_colours, rings, style
+from lightagentd.errors import LightagentError
 from lightagentd.redaction import Redactor
 
 _T = TypeVar("_T")
-_REDRAW_S = 0.03
-_KEPT_ROWS = 6
+_REDRAW_S = 0.05
+_KEPT_ROWS = 7
 """So many rows are for what is typed, however much there is to see."""
+
+
+_HISTORY_CHARS = 100_000
+"""A longer line is not kept in the history."""
+_FOCUS_ON, _FOCUS_OFF = "\x1b[?1004h", "\x1b[?1004l"
+"""Has the terminal tell when the person looks at it and when not (xterm's ctlseqs, FocusIn/FocusOut)."""
+_FOCUSED, _UNFOCUSED = Keys.F23, Keys.F24
+"""Stand for these reports, of which prompt-toolkit knows none; no keyboard has these keys."""
+ANSI_SEQUENCES.update({"\x1b[I": _FOCUSED, "\x1b[O": _UNFOCUSED})
 
 
 def history_file() -> Path:
@@ -84,6 +101,9 @@ class PromptScreen:
         self._words = ""
         self._aside = Document()
         """What was typed, and not finished, when a question came."""
+        self._pastes = Pastes()
+        self._focused: bool | None = None
+        """Whether the person looks at this terminal, as far as it says so."""
         self._typed: asyncio.Queue[Line] = asyncio.Queue()
         self._given_away = False
         self._held: list[str] = []
@@ -102,6 +122,11 @@ class PromptScreen:
             enable_suspend=True,
             output=self._output,
         )
+        # The toolbar of prompt-toolkit needs the cursor's position.
+        below = Window(FormattedTextControl(self._status), height=1)
+        layout = self._session.layout.container
+        assert isinstance(layout, HSplit)
+        layout.children.append(ConditionalContainer(below, ~is_done))
         self._session.app.min_redraw_interval = _REDRAW_S
         self._session.app.ttimeoutlen = 0.1
 
@@ -111,6 +136,7 @@ class PromptScreen:
 
     async def typed(self, view: View) -> AsyncGenerator[Line, None]:
         self.view = view
+        self._output.write_raw(_FOCUS_ON)
         app = asyncio.create_task(self._session.prompt_async(), name="chat-prompt")
         try:
             while True:
@@ -123,6 +149,8 @@ class PromptScreen:
                     break
                 yield getting.result()
         finally:
+            self._output.write_raw(_FOCUS_OFF)
+            self._output.flush()
             if self._session.app.is_running:
                 self._session.app.exit(result=None)
             with suppress(EOFError):  # the terminal is gone
@@ -162,6 +190,7 @@ class PromptScreen:
         self.refresh()
 
     def put_back(self, text: str) -> None:
+        text = text if len(text) < _HISTORY_CHARS else self._pastes.fold(text)
         if self.asked:
             self._aside = self._aside if self._aside.text else Document(text)
         elif not self._session.default_buffer.text:
@@ -173,14 +202,31 @@ class PromptScreen:
         self._session.default_buffer.reset()
         return had
 
+    def wipe(self) -> None:
+        self._session.app.renderer.clear()
+
+    def alert(self, took_s: float) -> None:
+        if rings(took_s, self._focused):
+            self._output.write_raw("\a")
+            self._output.flush()
+
+    def copy(self, text: str) -> bool:
+        content = base64.b64encode(text.encode("utf-8", "replace")).decode()
+        self._output.write_raw(f"\x1b]52;c;{content}\x1b\\")  # xterm's ctlseqs, Manipulate Selection Data
+        self._output.flush()
+        return True
+
     async def suspended(self, function: Callable[[], _T]) -> _T:
         if not self._session.app.is_running:
             return await asyncio.to_thread(function)
         self._given_away = True
+        self._output.write_raw(_FOCUS_OFF)
+        self._output.flush()
         try:
             return await run_in_terminal(function, in_executor=True)
         finally:
             self._given_away = False
+            self._output.write_raw(_FOCUS_ON)
             held, self._held = self._held, []
             for text in held:
                 self.print(text)
@@ -193,6 +239,22 @@ class PromptScreen:
             lines = self.view.live(size.columns - 1, size.rows - _KEPT_ROWS)
             words = words or self.view.prompt()
         return ANSI("\n".join([*lines, words]))
+
+    def _status(self) -> ANSI:
+        """The line below what is typed. Being below the cursor, it is erased whole after any resize."""
+        words = self.view.below() if self.view is not None else ""
+        return ANSI(style(cut(words, self.columns - 1), DIM))
+
+    async def _edit(self) -> None:
+        """Have the person's editor change what is typed."""
+        typed = self._pastes.whole(self._session.default_buffer.text)
+        try:
+            edited = await self.suspended(partial(edited_text, typed))
+        except LightagentError as err:
+            self.warn(err.message, err.suggestion)
+            return
+        if edited is not None:
+            self._session.default_buffer.document = Document(edited.rstrip("\n"))
 
     def _keys(self) -> KeyBindings:
         keys = KeyBindings()
@@ -210,20 +272,25 @@ class PromptScreen:
                 buffer.newline(copy_margin=False)
                 return
             # What is not UTF-8 comes as lone surrogates, which cannot be stored or sent.
-            text = buffer.text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            typed = buffer.text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            text = self._pastes.whole(typed)
+            self._pastes.clear()
             if (
                 not self.asked
                 and text.strip()
+                and len(text) < _HISTORY_CHARS
                 and Redactor().text(text) == text  # a password has no business in the file
                 and text != next(iter(self._session.history.get_strings()[-1:]), "")
             ):
                 self._session.history.append_string(text)
             buffer.reset()
-            self._typed.put_nowait(Line(text, self.asked))
+            self._typed.put_nowait(Line(text, self.asked, typed))
 
         @keys.add("escape", "enter", filter=typing)
         def line_break(event: KeyPressEvent) -> None:
             event.current_buffer.newline(copy_margin=False)
+
+        self._more_keys(keys)
 
         @keys.add("c-c")
         @keys.add(Keys.SIGINT)
@@ -236,3 +303,26 @@ class PromptScreen:
             event.app.exit(result=None)
 
         return keys
+
+    def _more_keys(self, keys: KeyBindings) -> None:
+        """The keys beside those that send, cancel and leave."""
+        typing = has_focus(DEFAULT_BUFFER)
+
+        @keys.add(Keys.BracketedPaste, filter=typing)
+        def paste(event: KeyPressEvent) -> None:
+            event.current_buffer.insert_text(self._pastes.fold(event.data))
+
+        @keys.add("c-x", "c-e", filter=typing)
+        def edit(event: KeyPressEvent) -> None:
+            event.app.create_background_task(self._edit())
+
+        for key, command in (("c-o", "/output"), ("c-t", "/reasoning")):
+
+            @keys.add(key, filter=typing)
+            def run(event: KeyPressEvent, command: str = command) -> None:  # noqa: ARG001 - a binding's
+                self._typed.put_nowait(Line(command, is_key=True))
+
+        @keys.add(_FOCUSED)
+        @keys.add(_UNFOCUSED)
+        def note_focus(event: KeyPressEvent) -> None:
+            self._focused = event.key_sequence[-1].key == _FOCUSED

@@ -19,6 +19,10 @@ class Line:
 
     text: str
     asked: str = ""
+    typed: str | None = None
+    """The same with a few words for each pasted block, where there is one."""
+    is_key: bool = False
+    """Whether a key stands for this command."""
 
 
 class View(Protocol):
@@ -26,6 +30,9 @@ class View(Protocol):
 
     def prompt(self) -> str:
         """The words before the typed text, on one line."""
+
+    def below(self) -> str:
+        """The words below the typed text, on one line."""
 
     def live(self, columns: int, rows: int) -> list[str]:
         """The live region, at most so many lines of at most so many columns."""
@@ -82,6 +89,15 @@ class Screen(TurnScreen, Protocol):
 
     def clear(self) -> bool:
         """Drop the unfinished input; returns whether there was any."""
+
+    def wipe(self) -> None:
+        """Empty the screen."""
+
+    def alert(self, took_s: float) -> None:
+        """Have the person look here, after so long a time."""
+
+    def copy(self, text: str) -> bool:
+        """Put a text into the clipboard; returns whether the screen can."""
 
     async def suspended(self, function: Callable[[], _T]) -> _T:
         """Call a function that uses the terminal itself, in a thread."""

@@ -142,16 +142,20 @@ async def export(chat: Conversation, argument: str) -> None:
     """Write the session to a file of its own, which only the caller may read."""
     kind = "jsonl" if argument.endswith(".jsonl") else "markdown"
     found = await chat.daemon.call("Sessions.Export", session=chat.session, format=kind)
-    path = Path(argument).expanduser() if argument else Path(found["name"])
+    chat.say(f"Written: {await write_new_file(Path(argument or found['name']), found['text'], 'export')}")
+
+
+async def write_new_file(path: Path, text: str, command: str) -> Path:
+    """Write a file that only the caller may read; gives its whole path. Raises Conflict, StorageError."""
     try:
-        written = await asyncio.to_thread(_write_new, path, found["text"])
+        return await asyncio.to_thread(_write_new, path.expanduser(), text)
     except FileExistsError as err:
         raise Conflict(
-            f"There is a file {path} already.", suggestion="Write: /export FILE", field="file"
+            f"There is a file {path} already.", suggestion=f"Write: /{command} FILE", field="file"
         ) from err
-    except OSError as err:
-        raise StorageError(f"{path} cannot be written: {err.strerror or err}.", field="file") from err
-    chat.say(f"Written: {written}")
+    except (OSError, RuntimeError) as err:  # RuntimeError: there is no such home
+        why = err.strerror if isinstance(err, OSError) else ""
+        raise StorageError(f"{path} cannot be written: {why or err}.", field="file") from err
 
 
 def _write_new(path: Path, text: str) -> Path:

@@ -93,6 +93,8 @@ class Transcript:
         self.passage_trace = ""
         self.joined = False
         """Whether the text that streams began before the watch, so that it is shown once it is stored."""
+        self.took_s = 0.0
+        """How long the last turn took."""
         self._before = ""
         """What was printed last: block, prompt, line or nothing."""
 
@@ -273,7 +275,7 @@ class Transcript:
         self.end_passage()
         self.echo(trace_id, self.progress.queued.get(trace_id, ""))
         took = duration(figures.get("duration_ms") or 0)
-        steps = figures.get("steps") or 0
+        self.took_s, steps = (figures.get("duration_ms") or 0) / 1000, figures.get("steps") or 0
         if isinstance(error, Cancelled):
             self.note(f"· cancelled after {took}", RED)
         elif error is not None:
@@ -394,6 +396,7 @@ class _Events:
             self._on.screen.warn(str(event.get("message") or ""))
 
     def _on_compacted(self, event: dict[str, Any]) -> None:
+        self._on.tokens = event.get("tokens_after") or 0
         self._on.note(compacted_line(event))
 
     def _on_plan(self, event: dict[str, Any]) -> None:

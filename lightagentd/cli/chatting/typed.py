@@ -8,7 +8,9 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from lightagentd.cli.chatting.bringing import named_files, run_own
 from lightagentd.cli.chatting.commands import Command, parse
+from lightagentd.cli.chatting.pasting import BEGIN as PASTED
 from lightagentd.cli.chatting.questions import Question
 from lightagentd.cli.chatting.screen import Line
 from lightagentd.cli.question import NO_DECISION, YES, decision, page
@@ -71,21 +73,24 @@ class Typed:
     async def work(self) -> None:
         """Process the lines, to the last one."""
         while (line := await self._lines.get()) is not None:
-            self._doing = self._chat.spawn(self._do(line.text))
+            self._doing = self._chat.spawn(self._do(line))
             await asyncio.wait([self._doing])
             self._doing = None
         await self._until_over()
         self._chat.leaving.set()
 
-    async def _do(self, text: str) -> None:
+    async def _do(self, line: Line) -> None:
         """Process one line, and report its errors."""
+        text, typed = line.text, line.text if line.typed is None else line.typed
         try:
-            meant = parse(text)
-            if isinstance(meant, str):
-                await self._prompt(meant)
+            if self._chat.screen.can_ask and typed.startswith("!") and not typed.startswith("!!"):
+                self._chat.transcript.note(f"{self._chat.prompt()}{typed}")
+                await run_own(self._chat, text[1:].strip())
+            elif isinstance(meant := text if typed.startswith(PASTED) else parse(text), str):
+                await self._prompt(meant, typed)
                 return
-            command, argument = meant
-            await self._command(command, argument, text)
+            else:
+                await self._command(*meant, text, is_key=line.is_key)
         except LightagentError as err:
             if isinstance(err, SessionPaused):
                 back = ", and brings back what you typed" if self._refused else ""
@@ -95,8 +100,8 @@ class Typed:
                 self._chat.status = err.exit_status
         self._chat.screen.ready()
 
-    async def _command(self, command: Command, argument: str, typed: str) -> None:
-        if self._chat.screen.can_redraw:
+    async def _command(self, command: Command, argument: str, typed: str, *, is_key: bool) -> None:
+        if self._chat.screen.can_redraw and not is_key:
             self._chat.transcript.note(f"{self._chat.prompt()}{typed}")
         await command.run(self._chat, argument)
         if command.name == "resume" and self._refused:
@@ -104,16 +109,13 @@ class Typed:
             self._refused = ""
         self._chat.refresh_names()
 
-    async def _prompt(self, text: str) -> None:
-        """Prompt. A program's lines wait for the end of each turn. While a turn waits for a person, the next
-        line may be a command that answers.
-        """
-        await self._until_over()
+    async def _prompt(self, text: str, typed: str) -> None:
+        """Prompt with what was typed, and with what is attached to it."""
+        text = text[1:] if self._chat.screen.can_ask and typed.startswith("!!") else text
         attached, self._chat.attached = self._chat.attached, []
         try:
-            trace_id = await self._chat.daemon.prompt(
-                session=self._chat.session, text=text, attachments=attached or None
-            )
+            named = await asyncio.to_thread(named_files, typed) if self._chat.screen.can_ask else []
+            await self.send(text, [*attached, *named])
         except LightagentError as err:
             self._chat.attached = attached
             if isinstance(err, SessionPaused):  # the line has to be free for /resume
@@ -121,6 +123,16 @@ class Typed:
             else:
                 self._chat.screen.put_back(text)
             raise
+
+    async def send(self, text: str, attached: list[dict[str, str]], model: str = "") -> None:
+        """Send a prompt, also to another model than usual. A program's lines wait for the end of each turn.
+        While a turn waits for a person, the next line may be a command that answers. Raises LightagentError.
+        """
+        await self._until_over()
+        trace_id = await self._chat.daemon.prompt(
+            session=self._chat.session, text=text, attachments=attached or None, model=model or None
+        )
+        self._chat.sent = text, attached
         self._chat.transcript.own.add(trace_id)
         if not self._chat.screen.can_ask:
             self._latest = trace_id
@@ -220,6 +232,8 @@ class Typed:
         question = self._chat.questions.current
         if question is not None and question.kind == "confirmation":
             self._chat.questions.confirmed(False)
+        elif self._chat.transcript.progress.own is not None and self._doing is not None:
+            self._doing.cancel()
         elif self._chat.transcript.running:
             await self._try_cancel()
         elif self._doing is not None:
@@ -234,6 +248,6 @@ class Typed:
 
     async def _try_cancel(self) -> None:
         try:
-            await self._chat.cancel()
+            await self._chat.daemon.call("Sessions.Cancel", session=self._chat.session)
         except LightagentError as err:
             self._chat.screen.warn(f"The turn could not be cancelled: {err.message}", err.suggestion)

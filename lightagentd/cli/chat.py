@@ -8,19 +8,26 @@ import click
 
 from lightagentd.cli.options import Command, Settings, agent_names
 from lightagentd.cli.session_name import session_ids, whole_session
-from lightagentd.cli.terminal import is_dumb, is_terminal
+from lightagentd.cli.terminal import be_plain, is_dumb, is_terminal
 
 
 @click.command("chat", cls=Command)
 @click.argument("agent", required=False, shell_complete=agent_names)
 @click.option("--session", metavar="ID", shell_complete=session_ids, help="Open this session.")
 @click.option("--new", is_flag=True, help="Begin a new session.")
+@click.option("--plain", is_flag=True, help="For screen readers: only lines, with words for signs.")
 @click.pass_obj
-def command(settings: Settings, agent: str | None, session: str | None, new: bool) -> int:
+def command(settings: Settings, agent: str | None, session: str | None, new: bool, plain: bool) -> int:
     """Talk with AGENT, or with your default agent, on a terminal.
 
     With no session yet a chat makes one. With exactly one earlier session it opens that one. Else it keeps
     your current one and lists the rest. A session that is opened shows its last few messages.
+
+    A chat on the terminal shows what the model thinks and what commands print while they run, and folds that
+    afterwards: /output and /reasoning show it whole. A line that begins with ! is a command that runs as you;
+    what it prints goes with the next prompt, and so do files that a prompt names as @FILE. The line below
+    what you type tells of the session. A bell rings when a turn ends or asks while you look elsewhere, or
+    after 10 seconds ($LIGHTAGENT_BELL: other seconds, or off). $LIGHTAGENT_THEME is dark or light.
 
     Enter sends what you typed, also while a turn runs: it waits for its turn. Alt-Enter, or a backslash at
     the end of the line, begins a new line. Ctrl-C cancels the turn and the prompts that wait, and Ctrl-D on
@@ -48,6 +55,8 @@ def command(settings: Settings, agent: str | None, session: str | None, new: boo
         agent = default_agent(settings)
     settings.call("Agents.Get", name=agent)  # asks for a password while the terminal is still free
     whole = whole_session(settings, session) if session else ""
+    if plain:
+        be_plain()
     can_draw = is_terminal() and sys.stdin is not None and sys.stdin.isatty()
     return _chat(settings, agent, whole, new=new, draws=can_draw and not is_dumb())
 

@@ -9,6 +9,7 @@ a dark and on a light background.
 from __future__ import annotations
 
 import io
+from functools import cache
 from itertools import accumulate
 from typing import ClassVar
 
@@ -25,7 +26,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.theme import Theme
 
-from lightagentd.cli.terminal import clean, is_dumb
+from lightagentd.cli.terminal import clean, is_dumb, is_plain, theme
 
 LONG_CHARS = 20_000
 """A longer block is shown as plain text: laying it out would keep the program from everything else."""
@@ -38,30 +39,32 @@ _MAX_LEVEL = 18
 """What is nested deeper than two levels below it the parser leaves out (its `maxNesting` is 20)."""
 _INDENTS = {"list_item_open": 3, "list_item_close": -3, "blockquote_open": 2, "blockquote_close": -2}
 """How many columns rich takes from what is inside of it."""
-_THEME = Theme(
-    {
-        "markdown.code": "magenta",
-        "markdown.block_quote": "none",
-        "markdown.item.bullet": "bold",
-        "markdown.item.number": "bold",
-        "markdown.hr": "dim",
-        "markdown.table.border": "dim",
-        "markdown.table.header": "bold",
-        **{f"markdown.h{level}": "bold" for level in range(1, 8)},
-    }
-)
-_CODE_THEME = ANSISyntaxTheme(
-    {
+_STYLES = {
+    "markdown.block_quote": "none",
+    "markdown.item.bullet": "bold",
+    "markdown.item.number": "bold",
+    "markdown.hr": "dim",
+    "markdown.table.border": "dim",
+    "markdown.table.header": "bold",
+    **{f"markdown.h{level}": "bold" for level in range(1, 8)},
+}
+
+
+@cache
+def _themes(kind: str) -> tuple[Theme, ANSISyntaxTheme]:
+    """The colours of texts and of code, for `terminal.theme`."""
+    bright = "bright_" if kind == "dark" else ""
+    code = {
         ("Comment",): Style(dim=True),
         ("Keyword",): Style(bold=True),
         ("Name", "Function"): Style(bold=True),
         ("Name", "Class"): Style(bold=True),
-        ("Literal", "String"): Style(color="magenta"),
-        ("Literal", "Number"): Style(color="magenta"),
-        ("Generic", "Deleted"): Style(color="red"),
-        ("Generic", "Inserted"): Style(color="green"),
+        ("Literal", "String"): Style(color=f"{bright}magenta"),
+        ("Literal", "Number"): Style(color=f"{bright}magenta"),
+        ("Generic", "Deleted"): Style(color=f"{bright}red"),
+        ("Generic", "Inserted"): Style(color=f"{bright}green"),
     }
-)
+    return Theme({**_STYLES, "markdown.code": f"{bright}magenta"}), ANSISyntaxTheme(code)
 
 
 def parser() -> MarkdownIt:
@@ -84,7 +87,7 @@ class _Code(rich_markdown.CodeBlock):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         code = str(self.text).rstrip()
-        yield Syntax(code, self.lexer_name, theme=_CODE_THEME, word_wrap=True)
+        yield Syntax(code, self.lexer_name, theme=_themes(theme())[1], word_wrap=True)
 
 
 class _Quote(rich_markdown.BlockQuote):
@@ -103,7 +106,7 @@ class _Table(rich_markdown.TableElement):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         header = self.header.row.cells if self.header is not None and self.header.row is not None else []
         rows = self.body.rows if self.body is not None else []
-        if options.max_width >= max(_NARROW, _CELL_COLUMNS * len(header)):
+        if not is_plain() and options.max_width >= max(_NARROW, _CELL_COLUMNS * len(header)):
             frame = None if is_dumb() else box.SIMPLE
             table = Table(box=frame, pad_edge=False, show_edge=False, collapse_padding=True)
             for column in header:
@@ -119,6 +122,11 @@ class _Table(rich_markdown.TableElement):
                 yield Text.assemble(begin, (f"{name}: " if name else "", "bold"), cell.content)
 
 
+class _Rule(rich_markdown.HorizontalRule):
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        return iter(()) if is_plain() else super().__rich_console__(console, options)
+
+
 class _Markdown(rich_markdown.Markdown):
     elements: ClassVar[dict[str, type[rich_markdown.MarkdownElement]]] = {
         **rich_markdown.Markdown.elements,
@@ -127,6 +135,7 @@ class _Markdown(rich_markdown.Markdown):
         "code_block": _Code,
         "blockquote_open": _Quote,
         "table_open": _Table,
+        "hr": _Rule,
     }
 
     def __init__(self, source: str) -> None:
@@ -179,7 +188,7 @@ def render(source: str, columns: int, *, colours: bool) -> list[str]:
         markup=False,
         emoji=False,
         highlight=False,
-        theme=_THEME,
+        theme=_themes(theme())[0],
         _environ={},
     )
     try:

@@ -28,6 +28,8 @@ from lightagentd.cli.terminal import (
     RED,
     Styled,
     clean,
+    in_words,
+    is_plain,
     style,
 )
 from lightagentd.cli.terminal import may_type as may_type  # others find it here
@@ -101,7 +103,10 @@ def _call_lines(found: dict[str, Any], *, folded: bool) -> list[Styled]:
 
 def _input_lines(found: dict[str, Any]) -> list[Styled]:
     first, *rest = visible(found["question"]).split("\n")
-    lines = [_joined(style("? ", BOLD), first), *(_joined(style("  | ", DIM), line) for line in rest)]
+    lines = [
+        _joined(style(in_words("? "), BOLD), first),
+        *(_joined(style(in_words("  | "), DIM), line) for line in rest),
+    ]
     for number, choice in enumerate(found["choices"], 1):
         lines.append(_joined(style(f"  {number}) ", DIM), " ".join(visible(choice).split())))
     lines.append(style(f"It can be answered until {moment(found['expires_us'])}.", DIM))
@@ -128,7 +133,7 @@ def _value(name: str, value: Any) -> list[Styled]:
         return [_joined(style(f"  {name}: ", DIM), first)]
     return [
         style(f"  {name}:", DIM),
-        *(_joined(style("    | ", DIM), line) for line in (first, *rest)),
+        *(_joined(style(in_words("    | "), DIM), line) for line in (first, *rest)),
     ]
 
 
@@ -147,7 +152,10 @@ def _folded_line(line: Styled) -> Styled:
 
 
 def _diff_line(line: str) -> Styled | str:
-    """A line of a unified diff in its colour."""
+    """A line of a unified diff in its colour; for a screen reader with a word for its sign."""
+    if is_plain():
+        word = {"+": "added: ", "-": "removed: "}.get(line[:1])
+        return f"{word}{line[1:]}" if word and not line.startswith(("+++", "---")) else line
     code = {"+": GREEN, "-": RED, "@": DIM}.get(line[:1])
     return style(line, code) if code else line
 

@@ -13,6 +13,7 @@ import sys
 from lightagentd.text.visible import escaped
 
 _BELL_S = 10.0
+_WORDS = {"→ ": "Call: ", "← ": "Result: ", "· ": "", "> ": "You: ", "? ": "Question: ", "| ": "line: "}
 _HELD_BACK_MAX = 256
 """A sequence that is still open after so many characters is shown as text, without its first character."""
 
@@ -77,9 +78,31 @@ def has_colours() -> bool:
     return is_terminal() and not os.environ.get("NO_COLOR") and not is_dumb()
 
 
+_plain = False
+
+
+def be_plain() -> None:
+    """For a screen reader: from now on only lines, without colours and frames, and with words for signs."""
+    global _plain
+    _plain = True
+
+
+def is_plain() -> bool:
+    return _plain
+
+
+def in_words(line: str) -> str:
+    """A line of our own; for a screen reader with a word in place of the sign that it begins with."""
+    if not _plain:
+        return line
+    text = line.lstrip(" ")
+    sign = next((sign for sign in _WORDS if text.startswith(sign)), "")
+    return line[: len(line) - len(text)] + _WORDS.get(sign, "") + text.removeprefix(sign)
+
+
 def is_dumb() -> bool:
     """Whether the terminal only prints lines: it has no colours and cannot move its cursor."""
-    return os.environ.get("TERM") in (None, "", "dumb")
+    return _plain or os.environ.get("TERM") in (None, "", "dumb")
 
 
 def rings(took_s: float, focused: bool | None) -> bool:
@@ -115,9 +138,29 @@ class Styled(str):
 
 BOLD, DIM, RED, GREEN, MAGENTA = "1", "2", "31", "32", "35"
 """Yellow and cyan cannot be read on white, and blue not on black."""
+_THEMES = {
+    "dark": {DIM: "37", RED: "91", GREEN: "92", MAGENTA: "95"},
+    "light": {DIM: "90"},
+}
+"""What stands for these colours where the background is known."""
+_LIGHT = ("7", *map(str, range(9, 16)))
+"""The backgrounds of $COLORFGBG on which one writes in black."""
+
+
+def theme() -> str:
+    """`dark`, `light`, or empty where the background is not known: by $LIGHTAGENT_THEME, else by $COLORFGBG,
+    which rxvt, Konsole and others set. The terminal is not asked: its answer could mix with what is typed.
+    """
+    wanted = os.environ.get("LIGHTAGENT_THEME", "")
+    if wanted in _THEMES:
+        return wanted
+    _, found, background = os.environ.get("COLORFGBG", "").rpartition(";")
+    known = not wanted and found and background.isascii() and background.isdigit()
+    return ("light" if background in _LIGHT else "dark") if known else ""
 
 
 def style(text: str, code: str) -> Styled:
     """The text, cleaned, and coloured if colours are on."""
     text = clean(text)
+    code = _THEMES.get(theme(), {}).get(code, code)
     return Styled(f"\x1b[{code}m{text}\x1b[0m") if text and has_colours() else Styled(text)

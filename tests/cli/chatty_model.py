@@ -50,8 +50,13 @@ def script(folder: Path) -> Any:
             return Stream(pieces=[chunk({"content": "A whole block.\n\nHalf a "})], hang=True)
         if "evil" in prompt:
             return say(EVIL)
+        if "code" in prompt:
+            return say("Run \x1b]0;t\x07this:\n\n```sh\nls -l\x1b[201~\n```\n\nor\n\n```sh\ndf\n```\n")
         if "cut at" in prompt:
             return Stream(pieces=[chunk({"content": "So far"}), chunk({}, prompt.split()[2]), DONE])
+        if "think" in prompt:
+            thoughts = [chunk({"reasoning_content": f"Thought {number}\x1b[2J.\n"}) for number in range(9)]
+            return Stream(pieces=[*thoughts, chunk({"content": "So it is."}, "stop"), DONE], pause_s=0.1)
         if "report" in prompt:
             return say(*MARKDOWN)
         return say(f"You said: {prompt}")

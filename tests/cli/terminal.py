@@ -168,7 +168,7 @@ class Screen:
 def without_status(text: str) -> str:
     """What is seen of a chat without its last line, the status below what is typed."""
     above, _, last = text.rpartition("\n")
-    return above if re.match(r"\w+ · ", last) else text
+    return above.rstrip("\n") if re.match(r"\w+ · ", last) else text
 
 
 class Program(Protocol):

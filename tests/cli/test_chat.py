@@ -271,6 +271,14 @@ def test_every_command_says_something(chats: Chatty, tmp_path: Path) -> None:
             ("/help", "Ctrl-D leaves."),
             ("/history", "  You said: hello"),
             ("/usage", "cost:"),
+            ("/context", "/compact does that now"),
+            ("/compact", "only the newest turn is in the context"),
+            ("/agent", "  other  openai/x"),
+            ("/agent nobody", "nobody"),
+            ("/output", "No call has ended here yet."),
+            ("/reasoning", "The model has told no reasoning here."),
+            ("/reasoning off", "is folded from now on."),
+            ("/copy 1", "The last answer has 0 blocks of code."),
             ("/model", "openai/x"),
             ("/model nobody/x", "The agent test has no model 'nobody/x'"),
             ("/model openai/x", "openai/x is asked first from now on."),
@@ -401,7 +409,223 @@ def test_what_was_typed_is_kept_for_its_owner(chats: Chatty) -> None:
         terminal.finished()
 
 
+# What is brought along, looked at and sent again
+
+
+def test_the_output_of_an_own_command_goes_with_the_next_prompt(chats: Chatty) -> None:
+    with chats.chat(SHELL="/bin/sh") as terminal:
+        terminal.until("test>")
+        terminal.send("!printf 'a\\033]0;t\\007\\033[31mb\\n'; echo oh >&2; seq 40; exit 3\r")
+        text = terminal.until("exit status 3, 42 lines; goes with the next prompt")
+        assert "… 12 lines before these; /output shows all of it\n11\n" in text
+        terminal.until("test (1 attached)>")
+        terminal.send("/output\r")
+        terminal.until("\nab\noh\n1\n")
+        terminal.send("!echo here; sleep 600\r")
+        terminal.until("  here")
+        terminal.send("\x03")
+        terminal.until("· cancelled: echo here; sleep 600")
+        terminal.send("what is this\r")
+        terminal.until("You said: what is this")
+        terminal.send("!!loud\r")
+        terminal.until("You said: !loud")
+        terminal.send("\x04")
+        terminal.finished()
+    prompts = [each["content"] for each in _messages(chats) if each["role"] == "user"]
+    assert prompts[0].startswith("what is this\n")
+    assert "exit 3\nab\noh\n1\n" in prompts[0]
+    assert "\n40\n[exit status 3]\n" in prompts[0]
+    assert "sleep" not in prompts[0]
+    assert prompts[1] == "!loud"
+
+
+def test_a_file_that_a_prompt_names_is_attached(chats: Chatty, tmp_path: Path) -> None:
+    (tmp_path / "a note.txt").write_text("the disk is full")
+    with chats.chat(columns=200) as terminal:
+        terminal.until("test>")
+        terminal.send(f"see @{tmp_path}/a\t")
+        terminal.until(f'@"{tmp_path}/a note.txt"')
+        terminal.send(" and ask @nobody\r")
+        terminal.until("You said: see")
+        terminal.send(f"and @{tmp_path}/none\r")
+        terminal.until("There is no file ")
+        terminal.until(f"test> and @{tmp_path}/none")
+        terminal.send("\x03")
+        terminal.until(at_prompt)
+        terminal.send("\x04")
+        terminal.finished()
+    assert "the disk is full" in _messages(chats)[0]["content"]
+
+
+def test_lines_of_a_pipe_are_no_commands_and_name_no_files(chats: Chatty, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("the word")
+    lines = f"!touch {tmp_path}/made\nsee @{tmp_path}/secret\n"
+    done = chats.lactl("chat", "test", "--new", stdin=lines.encode())
+    assert done.stdout == f"You said: !touch {tmp_path}/made\nYou said: see @{tmp_path}/secret\n"
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_prompt_is_sent_again_and_edited_and_an_answer_copied(chats: Chatty, tmp_path: Path) -> None:
+    with chats.chat(EDITOR="sh -c 'echo edited >> \"$0\"'") as terminal:
+        terminal.until("test>")
+        terminal.send("the code\r")
+        terminal.until("1 step")
+        terminal.send("/copy\r")
+        terminal.until("The answer (")
+        assert terminal.screen.clipboard == "Run this:\n\n```sh\nls -l\n```\n\nor\n\n```sh\ndf\n```\n"
+        terminal.send("/copy 1\r")
+        terminal.until("The block of code 1 (")
+        assert terminal.screen.clipboard == "ls -l\n", "no end of a paste is in it"
+        terminal.send(f"/copy 2 {tmp_path}/code\r")
+        terminal.until("Written: ")
+        assert (tmp_path / "code").read_text() == "df\n"
+        terminal.send("/retry\r")
+        terminal.until(lambda text: text.count("1 step") == 2)
+        terminal.send("/retry nobody/x\r")
+        terminal.until("has no model 'nobody/x'")
+        terminal.send("/edit\r")
+        terminal.until("> the code\n  edited")
+        terminal.until(lambda text: text.count("1 step") == 3)
+        terminal.send("draft\x18\x05")
+        terminal.until(lambda text: re.search(r"test> draft\n +edited", text) is not None)
+        terminal.send("\x03")
+        terminal.until(at_prompt)
+        terminal.send("\x04")
+        terminal.finished()
+    prompts = [each["content"] for each in _messages(chats) if each["role"] == "user"]
+    assert prompts == ["the code", "the code", "the code\nedited"]
+
+
+def test_a_paste_of_many_lines_is_one_block_and_never_a_command(chats: Chatty) -> None:
+    block = "!touch /nonexistent\n" + "\n".join(f"line {number} @/etc/hostname" for number in range(44))
+    with chats.chat() as terminal:
+        terminal.until("test>")
+        terminal.send(f"\x1b[200~{block}\x1b[201~")
+        terminal.until("test> [pasted 45 lines]")
+        terminal.send(f" and \x1b[200~{block}\x1b[201~")
+        terminal.until("[pasted 45 lines] and [pasted 45 lines, 2]")
+        terminal.send("\r")
+        terminal.until("You said: !touch")
+        terminal.send("\x04")
+        terminal.finished()
+    (prompt,) = [each["content"] for each in _messages(chats) if each["role"] == "user"]
+    assert prompt == f"{block} and {block}"
+
+
+def test_reasoning_is_folded_and_shown_when_asked(chats: Chatty) -> None:
+    with chats.chat() as terminal:
+        terminal.until("test>")
+        terminal.send("think\r")
+        text = terminal.until(lambda text: re.search(r"· thinking \d+s  \d+B", text) is not None)
+        assert "\n  Thought" not in text
+        terminal.send("\x14")
+        terminal.until("\n  Thought ")
+        text = terminal.until("1 step")
+        assert "So it is." in text
+        terminal.send("/reasoning off\r")
+        terminal.until("is folded from now on.")
+        terminal.send("think\r")
+        terminal.until("· thought: Thought 0. (9 lines)")
+        terminal.until(lambda text: text.count("1 step") == 2)
+        terminal.send("\x14")
+        terminal.until("The reasoning before the last answer:\nThought 0.\nThought 1.")
+        terminal.send("\x04")
+        terminal.finished()
+
+
+def test_what_a_call_gave_is_folded_and_shown_whole(chats: Chatty, sandboxed: None) -> None:
+    chats.open_gate()
+    with chats.chat() as terminal:
+        terminal.until("test>")
+        terminal.send("run it\r")
+        text = terminal.until("· 2 steps")
+        assert "\n  line 1" not in text
+        terminal.send("\x0f")
+        terminal.until("bash.exec:\nline 1\nline 2\nline 3")
+        terminal.send("/output file\r")
+        terminal.until("There is no output of 'file' here.")
+        terminal.send("\x04")
+        terminal.finished()
+
+
+def test_the_status_and_a_bell_for_who_looks_elsewhere(chats: Chatty) -> None:
+    with chats.chat(LIGHTAGENT_BELL="3600") as terminal:
+        terminal.until("test · new session · openai/x")
+        terminal.send("hello\r")
+        terminal.until("test · hello · openai/x · 0.0k of 128k (0%) tokens")
+        assert terminal.screen.bells == 0
+        terminal.send("\x1b[O")
+        terminal.send("write it\r")
+        terminal.until("Allow it, once? [y/N]")
+        terminal.until("· waits for you")
+        assert terminal.screen.bells == 1
+        terminal.send("\x1b[I")
+        terminal.send("n\r")
+        terminal.until("2 steps")
+        terminal.until(at_prompt)
+        assert terminal.screen.bells == 1, "the person looks"
+        terminal.send("\x04")
+        terminal.finished()
+    assert b"\x1b[?1004l" in terminal.raw[-200:]
+
+
+def test_another_size_of_the_terminal_leaves_nothing_behind(chats: Chatty) -> None:
+    with chats.chat(columns=100) as terminal:
+        terminal.until("test · new session")
+        terminal.send("run it\r")
+        terminal.until("line 3")
+        for columns in (70, 45, 90):
+            terminal.resize(columns, 30)
+            terminal.until(lambda text: text.count("· bash.exec") == 1 and text.count("test · run it") == 1)
+        chats.open_gate()
+        terminal.until("2 steps")
+        once = ("\ntest>", "test · run it", "→ bash.exec", "← bash.exec")
+        terminal.until(lambda text: all(text.count(each) == 1 for each in once) and "· bash" not in text)
+        terminal.send("\x04")
+        terminal.finished()
+
+
+def test_clear_begins_anew_on_an_empty_screen(chats: Chatty) -> None:
+    with chats.chat() as terminal:
+        session = session_of(terminal.until("test>"))
+        terminal.send("hello\r")
+        terminal.until("1 step")
+        terminal.send("/clear\r")
+        text = terminal.until(f"The former one stays; back with: /switch {session}")
+        assert "hello" not in text
+        terminal.send("/agent third\r")
+        terminal.until("third>")
+        terminal.send("\x04")
+        terminal.finished()
+    assert session in [each["id"] for each in chats.sessions()]
+
+
+def test_leave_for_the_session_and_a_rule(chats: Chatty) -> None:
+    with chats.chat() as terminal:
+        session = session_of(terminal.until("test>"))
+        terminal.send("write it\r")
+        terminal.until("Allow it, once? [y/N]")
+        assert "\x1b[32m+welcome" in terminal.raw.decode(), "the diff has colours"
+        terminal.send("a\r")
+        text = terminal.until("Write this rule?")
+        assert "file.write" in text
+        terminal.send("n\r")
+        terminal.until(lambda text: without_status(text).endswith("Allow it, once? [y/N]"))
+        terminal.send("s\r")
+        terminal.until("2 steps")
+        terminal.send("\x04")
+        terminal.finished()
+    assert "leave_" in chats.lactl("sessions", "show", session).stdout
+    (chats.folder / "motd").unlink()
+
+
 # Beginning
+
+
+def test_an_agent_without_a_model_says_what_works(chats: Chatty) -> None:
+    text = _begin(chats, "ops", "--new")
+    assert "it answers from its skills, which /skills lists." in text
+    assert "give it a model: lactl setup" in text
 
 
 def test_which_session_it_begins_with(chats: Chatty) -> None:
@@ -479,6 +703,27 @@ def test_a_dumb_terminal_gets_lines(chats: Chatty) -> None:
         terminal.send("/exit\n")
         assert terminal.finished() == 0
         assert b"\x1b" not in terminal.raw
+
+
+def test_a_screen_reader_gets_words_and_lines(chats: Chatty) -> None:
+    with chats.chat("--new", "--plain") as terminal:
+        terminal.until("test:")
+        terminal.send("the report\n")
+        text = terminal.until("1 step")
+        assert "- disk: sda1\n  used: 93%" in text
+        terminal.send("write it\n")
+        text = terminal.until("Allow it, once? [y/N]")
+        assert "    line: welcome\n" in text
+        assert "  added: welcome\n" in text
+        terminal.send("n no\n")
+        text = terminal.until("\n2 steps")
+        assert re.search(
+            "^Call: file.write .*^Result: file.write approval_denied", text, re.MULTILINE | re.DOTALL
+        )
+        terminal.send("/exit\n")
+        assert terminal.finished() == 0
+        assert b"\x1b" not in terminal.raw
+        assert not set("→←·─│") & set(terminal.screen.text)
 
 
 def test_without_colours(chats: Chatty) -> None:

@@ -11,15 +11,19 @@ from typing import TypeVar
 
 import pytest
 
+from lightagentd.cli.chatting.bringing import named_files
 from lightagentd.cli.chatting.commands import COMMANDS, find, parse
 from lightagentd.cli.chatting.completion import Completions, files
 from lightagentd.cli.chatting.daemon import Daemon
+from lightagentd.cli.chatting.folded import Folded
 from lightagentd.cli.chatting.passages import Passage
+from lightagentd.cli.chatting.pasting import Pastes
 from lightagentd.cli.chatting.questions import Question
 from lightagentd.cli.chatting.shown import Shown
 from lightagentd.cli.markdown import LONG_CHARS, render
 from lightagentd.cli.options import Settings
-from lightagentd.errors import InvalidArgument
+from lightagentd.cli.terminal import rings, theme
+from lightagentd.errors import AttachmentInvalid, InvalidArgument, NotFound
 from tests.cli.chatty_model import EVIL, MARKDOWN
 
 _T = TypeVar("_T")
@@ -173,6 +177,81 @@ def test_a_sequence_in_two_pieces_is_taken_out() -> None:
     assert passage.end() == "ab"
 
 
+def test_a_line_without_an_end_goes_out_in_pieces() -> None:
+    passage, shown = Passage(), ""
+    for _ in range(3000):
+        shown += passage.feed("x" * 100)
+        assert len(passage.rest) <= LONG_CHARS
+    assert shown + passage.end() == passage.text == "x" * 300_000
+
+
+# Pasted, named and folded
+
+
+def test_a_pasted_block_stands_as_words_until_it_is_sent() -> None:
+    pastes = Pastes()
+    assert pastes.fold("a\r\nb") == "a\nb"
+    block = "[pasted 9 lines]\n" * 9
+    assert pastes.fold(block) == "[pasted 9 lines]"
+    assert pastes.fold(block) == "[pasted 9 lines, 2]"
+    assert pastes.fold("x" * 5000) == "[pasted 5000 characters]"
+    assert pastes.whole("see [pasted 9 lines] [pasted 8 lines]") == f"see {block} [pasted 8 lines]"
+    pastes.clear()
+    assert pastes.whole("[pasted 9 lines]") == "[pasted 9 lines]"
+
+
+def test_files_named_in_a_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("one")
+    (tmp_path / "b c").write_text("two")
+    (tmp_path / "bin").write_bytes(b"\xff\xfe")
+    found = named_files('see @a.txt, @"b c" @a.txt me@a.txt @nobody @/ and (@a.txt')
+    assert [(each["name"], each["text"]) for each in found] == [("a.txt", "one"), ("b c", "two")]
+    with pytest.raises(NotFound, match=r"no file \./x"):
+        named_files("@./x")
+    with pytest.raises(AttachmentInvalid):
+        named_files("@bin")
+
+
+def test_the_newest_outputs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightagentd.cli.chatting.folded._MOST_CHARS", 250)
+    folded = Folded()
+    with pytest.raises(NotFound):
+        folded.find("")
+    for number in range(3):
+        folded.keep(f"call_{number}", f"tool.do{number}", f"{number}\x1b[2J" + "x" * 100)
+    assert folded.find("")[0] == folded.find("1")[0] == "tool.do2"
+    assert folded.find("2")[0] == folded.find("call_1")[0] == folded.find("tool.do1")[0] == "tool.do1"
+    assert folded.find("")[1].startswith("2x")
+    for word in ("3", "0", "call_0", "x"):
+        with pytest.raises(NotFound):
+            folded.find(word)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "background", "found"),
+    [
+        ("", "", ""),
+        ("", "15;0", "dark"),
+        ("", "0;default;15", "light"),
+        ("", "0;x", ""),
+        ("light", "15;0", "light"),
+        ("none", "15;0", ""),
+    ],
+)
+def test_the_theme(wanted: str, background: str, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIGHTAGENT_THEME", wanted)
+    monkeypatch.setenv("COLORFGBG", background)
+    assert theme() == found
+
+
+def test_when_a_bell_rings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LIGHTAGENT_BELL", raising=False)
+    assert [rings(1, None), rings(11, None), rings(11, True), rings(0, False)] == [False, True, True, True]
+    monkeypatch.setenv("LIGHTAGENT_BELL", "off")
+    assert not rings(11, False)
+
+
 # Exactly once
 
 
@@ -278,6 +357,7 @@ def test_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert of(f"/attach {tmp_path}/lo") == [f"{tmp_path}/log.txt", f"{tmp_path}/logs/"]
     assert of("look at ./lo") == ["./log.txt", "./logs/"]
     assert of("ask sys") == ["systemd"]
+    assert of("look at @lo") == ["@log.txt", "@logs/"]
     assert of("/nothing x") == []
     assert list(files("/nonexistent/")) == []
     assert [text for _, text in files("")] == ["log.txt", "logs/"]

@@ -16,7 +16,6 @@ from lightagentd.cli.attaching import attachment
 from lightagentd.cli.output import cell
 from lightagentd.cli.terminal import clean
 from lightagentd.errors import InvalidArgument, NotFound
-from lightagentd.host.process import run
 
 if TYPE_CHECKING:
     from lightagentd.cli.chatting.conversation import Conversation
@@ -60,6 +59,8 @@ async def run_own(chat: Conversation, command: str) -> None:
     """Run a command with the person's shell; its output goes with the next prompt. Raises ToolError."""
     if not command:
         raise InvalidArgument("! needs a command.", suggestion="Write: !COMMAND", field="command")
+    from lightagentd.host.process import run  # few chats need it
+
     shell, progress = os.environ.get("SHELL") or "/bin/sh", chat.transcript.progress
     progress.begin_own(cell(command))
     try:

@@ -10,7 +10,7 @@ from typing import Any
 
 from lightagentd.cli.chatting.daemon import Daemon
 from lightagentd.cli.chatting.transcript import Transcript
-from lightagentd.cli.terminal import DIM, clean, style
+from lightagentd.cli.terminal import DIM, clean, in_words, style
 
 _LOOKED_AT = 40
 """So many messages are looked at for the last few that have a text."""
@@ -64,7 +64,7 @@ def short_lines(message: dict[str, Any], limit: int, columns: int) -> list[str]:
         from lightagentd.cli.markdown import render  # not before there is something to show
 
         lines = render(message["content"], columns - 3, colours=False)
-    begin = "> " if message["role"] == "user" else "  "
+    begin = in_words("> ") if message["role"] == "user" else "  "
     shown: list[str] = [
         style(f"{begin if number == 0 else '  '}{line}", DIM) for number, line in enumerate(lines[:limit])
     ]

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 import textwrap
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -167,6 +166,8 @@ def find(word: str) -> Command:
     if found:
         names = " ".join(f"/{command.name}" for command in found)
         raise InvalidArgument(f"/{word} may be: {names}", suggestion="Write more of it.", field="command")
+    import difflib  # few lines need it
+
     near = difflib.get_close_matches(word, [command.name for command in COMMANDS], n=3, cutoff=0.5)
     hint = f"Did you mean {' or '.join(f'/{name}' for name in near)}? " if near else ""
     raise InvalidArgument(

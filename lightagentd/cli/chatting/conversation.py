@@ -19,7 +19,7 @@ from lightagentd.cli.chatting.startup import Opening, open_latest
 from lightagentd.cli.chatting.transcript import Transcript
 from lightagentd.cli.chatting.typed import Typed
 from lightagentd.cli.output import cell
-from lightagentd.cli.terminal import DIM, clean, style
+from lightagentd.cli.terminal import DIM, clean, is_plain, style
 from lightagentd.errors import DaemonUnreachable, LightagentError, ShuttingDown
 
 _TICK_S = 0.5
@@ -89,7 +89,8 @@ class Conversation:
         marks += ["paused"] if self.info.get("paused") else []
         marks += ["away"] if self._is_lost else []
         marks += [f"{len(self.attached)} attached"] if self.attached else []
-        return f"{cell(self.agent)} ({', '.join(marks)})> " if marks else f"{cell(self.agent)}> "
+        words = f" ({', '.join(marks)})" if marks else ""
+        return f"{cell(self.agent)}{words}{': ' if is_plain() else '> '}"
 
     def below(self) -> str:
         shown, queued = self.transcript, len(self.transcript.progress.queued)
@@ -190,6 +191,8 @@ class Conversation:
         if self.transcript.needs_history(event):
             await self._catching_up.go_on(self.transcript)
         self.transcript.show(event)
+        if event["type"] == "started" and self.screen.can_redraw:
+            self.spawn(self._look())
         if event["type"] in ("approval_requested", "input_requested"):
             self.typed.changed.set()
             self.screen.alert(self.transcript.progress.took_s)

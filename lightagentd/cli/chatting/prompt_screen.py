@@ -200,6 +200,8 @@ class PromptScreen:
     def clear(self) -> bool:
         had = bool(self._session.default_buffer.text)
         self._session.default_buffer.reset()
+        self._session.app.renderer.erase()  # it keeps its height otherwise
+        self.refresh()
         return had
 
     def wipe(self) -> None:

@@ -19,7 +19,7 @@ from lightagentd.cli.chatting.startup import (
 )
 from lightagentd.cli.layout import cut
 from lightagentd.cli.output import cell
-from lightagentd.cli.terminal import DIM, style
+from lightagentd.cli.terminal import DIM, in_words, style
 from lightagentd.cli.turn_lines import ARGUMENTS_MAX
 from lightagentd.errors import (
     ConfirmationRequired,
@@ -130,10 +130,10 @@ async def history(chat: Conversation, argument: str) -> None:
 def _message_lines(message: dict[str, Any], columns: int) -> list[str]:
     if message["role"] == "tool":
         first = message["content"].strip().partition("\n")[0]
-        return [style(cut(f"  ← {cell(message['name'])}: {cell(first)}", ARGUMENTS_MAX), DIM)]
+        return [style(cut(in_words(f"  ← {cell(message['name'])}: {cell(first)}"), ARGUMENTS_MAX), DIM)]
     lines = short_lines(message, _MESSAGE_LINES, columns) if message["content"].strip() else []
     for call in message["tool_calls"]:
-        said = f"  → {cell(call['name'])} {cell(call['arguments'])}"
+        said = in_words(f"  → {cell(call['name'])} {cell(call['arguments'])}")
         lines.append(style(cut(said, ARGUMENTS_MAX), DIM))
     return lines
 

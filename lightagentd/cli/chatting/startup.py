@@ -13,6 +13,8 @@ from lightagentd.cli.output import cell
 from lightagentd.cli.when import local
 from lightagentd.errors import InvalidArgument
 
+_RUNBOOK = "runbook"
+"""The model that is built in."""
 LISTED = 10
 """So many of the other sessions are listed."""
 
@@ -27,10 +29,9 @@ class Opening:
 
 async def open_first(daemon: Daemon, agent: str, session: str, *, new: bool) -> Opening:
     """The session that the command line asks for. Raises the errors of the client, and InvalidArgument."""
-    if new:
-        return await open_new(daemon, agent)
     if not session:
-        return await open_latest(daemon, agent)
+        first = await (open_new if new else open_latest)(daemon, agent)
+        return first if first.session["turns"] else await _with_what_works(daemon, first)
     found = await daemon.call("Sessions.Get", session=session)
     if found["agent"] != agent:
         raise InvalidArgument(
@@ -39,6 +40,19 @@ async def open_first(daemon: Daemon, agent: str, session: str, *, new: bool) -> 
             field="session",
         )
     return opening(found)
+
+
+async def _with_what_works(daemon: Daemon, first: Opening) -> Opening:
+    """The opening of an empty session; for an agent without a language model, with what it answers."""
+    agent = await daemon.call("Agents.Get", name=first.session["agent"])
+    if agent["model"] != _RUNBOOK or agent["fallback"]:
+        return first
+    lines = (
+        f"{cell(agent['name'])} has no language model: it answers from its skills, which /skills lists.",
+        "Ask, for example: why is the root filesystem full; is nginx ok; what failed at boot.",
+        "For everything else give it a model: lactl setup",
+    )
+    return Opening(session=first.session, lines=(*first.lines, *lines))
 
 
 async def open_new(daemon: Daemon, agent: str, title: str = "") -> Opening:

@@ -19,7 +19,7 @@ from lightagentd.cli.chatting.screen import TurnScreen
 from lightagentd.cli.chatting.shown import Shown
 from lightagentd.cli.output import cell
 from lightagentd.cli.question import HOW, how_to_answer, question_id, question_lines
-from lightagentd.cli.terminal import BOLD, DIM, MAGENTA, RED, clean, style
+from lightagentd.cli.terminal import BOLD, DIM, MAGENTA, RED, clean, in_words, style
 from lightagentd.cli.turn_lines import (
     answer_line,
     call_line,
@@ -33,7 +33,6 @@ from lightagentd.cli.turn_lines import (
 )
 from lightagentd.cli.when import duration
 from lightagentd.errors import AgentNotRunning, Cancelled, LightagentError, from_dict
-from lightagentd.llm.protocol import Message
 
 _PROMPT_LINES = 20
 _IN_CHAT, _IN_SHELL = "/plan retry, /plan skip or /plan abort", "lactl plan apply --retry, --skip or --abort"
@@ -148,6 +147,8 @@ class Transcript:
             if data["role"] == "user":
                 self.echo(trace_id, data["content"])
             elif data["role"] == "assistant":
+                from lightagentd.llm.protocol import Message  # not before there is a message
+
                 self.end_passage()
                 self.fold_thoughts(trace_id, Message.from_dict(data).thoughts)
                 self.block(self.shown.rest_of(trace_id, data["content"]))
@@ -176,7 +177,7 @@ class Transcript:
         """A line of our own, where a person reads along."""
         if self.screen.is_terminal:
             self.end_passage()
-            self.lines([style(text, code)])
+            self.lines([style(in_words(text), code)])
 
     def lines(self, lines: list[str]) -> None:
         """Lines that are safe already."""
@@ -203,7 +204,7 @@ class Transcript:
             self.screen.print()
         lines = clean(text).strip("\n").split("\n")
         for number, line in enumerate(lines[:_PROMPT_LINES]):
-            self.screen.print(style(f"{'  ' if number else '> '}{line}", BOLD))
+            self.screen.print(style(f"{'  ' if number else in_words('> ')}{line}", BOLD))
         if len(lines) > _PROMPT_LINES:
             self.screen.print(style(f"  … more lines: {len(lines) - _PROMPT_LINES}", DIM))
         self._before = "prompt"

@@ -84,7 +84,8 @@ class Typed:
         text, typed = line.text, line.text if line.typed is None else line.typed
         try:
             if self._chat.screen.can_ask and typed.startswith("!") and not typed.startswith("!!"):
-                self._chat.transcript.note(f"{self._chat.prompt()}{typed}")
+                if self._chat.screen.can_redraw:
+                    self._chat.transcript.note(f"{self._chat.prompt()}{typed}")
                 await run_own(self._chat, text[1:].strip())
             elif isinstance(meant := text if typed.startswith(PASTED) else parse(text), str):
                 await self._prompt(meant, typed)

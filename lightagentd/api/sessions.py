@@ -253,9 +253,9 @@ class Approval:
     `args` are what runs, without those that are secret by their nature; `preview` is what the call would do,
     and `rule` and `reason` say why it is asked. `answered_by` is a uid, `note` what that person said, or why
     it lapsed. `volatile`: the daemon keeps it in memory alone, because it holds a secret; it ends with the
-    daemon. `may_answer`: whether the caller may approve it. With `confirm_within_s` above 0 the change is
-    taken back after that time, by the call `inverse` where there is one, unless it is confirmed or the
-    command `check` ends with 0.
+    daemon. `may_answer`: whether the caller may approve it; `must_authenticate`: they may once an
+    administrator has authenticated. With `confirm_within_s` above 0 the change is taken back after that time,
+    by the call `inverse` where there is one, unless it is confirmed or the command `check` ends with 0.
     """
 
     id: str
@@ -284,6 +284,7 @@ class Approval:
     check: str
     inverse: str
     may_answer: bool
+    must_authenticate: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,7 +292,8 @@ class Confirmation:
     """A change that is taken back unless it is confirmed in time; `id` is its call, `what` its arguments as
     text, `left_s` the time that is left. `state`: running, waiting, confirmed, taking_back, taken_back,
     failed, unchanged. `back` is the call that takes it back, as text. `by` is the uid of who confirmed it,
-    null for its check; `why` says why it could not be taken back. `may_confirm`: whether the caller may.
+    null for its check; `why` says why it could not be taken back. `may_confirm`: whether the caller may;
+    `must_authenticate`: they may once an administrator has authenticated.
     """
 
     id: str
@@ -316,6 +318,7 @@ class Confirmation:
     ended_us: int
     why: str
     may_confirm: bool
+    must_authenticate: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -254,7 +254,7 @@ Approval = TypedDict("Approval", {"id": str, "agent": str, "session": str, "owne
         "call_id": str, "tool": str, "action": str, "effect": str, "args": Any, "cwd": str, "digest": str,
         "preview": str, "rule": str, "reason": str, "created_us": int, "expires_us": int, "state": str,
         "answered_by": int | None, "answered_us": int, "note": str, "volatile": bool, "confirm_within_s": int,
-        "check": str, "inverse": str, "may_answer": bool})
+        "check": str, "inverse": str, "may_answer": bool, "must_authenticate": bool})
 ApprovalsReply = TypedDict("ApprovalsReply", {"approvals": list[Approval]})
 ApprovalReply = TypedDict("ApprovalReply", {"approval": Approval})
 PolicyChange = TypedDict("PolicyChange", {"seq": int, "time_us": int, "agent": str, "session": str,
@@ -271,7 +271,8 @@ ApprovalsAnswerReply = TypedDict("ApprovalsAnswerReply", {"answer": AwayAnswer})
 Confirmation = TypedDict("Confirmation", {"id": str, "agent": str, "session": str, "owner": int, "tool": str,
         "action": str, "what": str, "approval": str, "approved_by": int | None, "within_s": int,
         "begun_us": int, "due_us": int, "left_s": float, "check": str, "inverse": str, "back": str,
-        "state": str, "tries": int, "by": int | None, "ended_us": int, "why": str, "may_confirm": bool})
+        "state": str, "tries": int, "by": int | None, "ended_us": int, "why": str, "may_confirm": bool,
+        "must_authenticate": bool})
 ConfirmationsReply = TypedDict("ConfirmationsReply", {"confirmations": list[Confirmation]})
 ConfirmationReply = TypedDict("ConfirmationReply", {"confirmation": Confirmation})
 PolicyRule = TypedDict("PolicyRule", {"name": str, "decision": str, "reason": str, "even_if_tainted": bool,

@@ -14,6 +14,7 @@ from lightagentd.agents.tool_calls.by_person import call_as_person
 from lightagentd.api import TurnEvent
 from lightagentd.control.authz import Authority, Caller
 from lightagentd.control.operations.access import Access
+from lightagentd.control.operations.approvals import Approvals
 from lightagentd.control.seats import Seats
 from lightagentd.errors import (
     ApprovalClosed,
@@ -350,18 +351,28 @@ class Challenges:
     async def allows(self, caller: Caller, operation: Operation, *, agent: str, ask: bool) -> bool:
         if operation is Operation.APPROVE and ask:
             raise AuthorizationRequired("This needs a password.")
-        return operation is Operation.PROMPT
+        return operation in (Operation.PROMPT, Operation.INSPECT)
 
 
 async def test_a_question_says_that_its_reader_may_answer_once_they_authenticate(paths: Paths) -> None:
-    async with asking(paths, [say("x")]) as test:
+    out = prepare(paths)
+    async with asking(paths, [call("probe_add", add(out)), say("done")]) as test:
         daemon = test.daemon
         authority = Authority(Challenges())
         access = Access(authority, Seats(None), daemon.registry, daemon.history, daemon.now, daemon.owners)
-        asked = {"type": "approval_requested", "session": "s", "trace_id": "t"}
+        told = {"type": "approval_requested", "session": "s", "trace_id": "t"}
         for caller, expected in ((ME, (True, False)), (replace(OTHER, pid=os.getpid()), (False, True))):
-            event = await access.for_caller(cast(api.TurnEvent, asked), caller, "test")
+            event = await access.for_caller(cast(api.TurnEvent, told), caller, "test")
             assert (event["may_answer"], event["must_authenticate"]) == expected
+        made = await daemon.service.sessions.create(OTHER, "test", "")
+        async with Watched(test, test.agent.sessions[made.id]) as turn:
+            waiting = await asked(test)
+            shown = Approvals(access, daemon.registry)
+            [listed] = await shown.listed(replace(OTHER, pid=os.getpid()))
+            assert (listed.may_answer, listed.must_authenticate) == (False, True)
+            denied = await shown.deny(OTHER, waiting.id)
+            assert (denied.may_answer, denied.must_authenticate) == (False, False)
+            await turn.end()
 
 
 @pytest.mark.parametrize(

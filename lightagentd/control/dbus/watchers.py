@@ -214,7 +214,7 @@ class Watcher:
             await self._emit(peer, ROOT, OBJECT_MANAGER, "InterfacesRemoved", "oas", [key.path, [interface]])
             return
         is_new = not change.existed or key in self.left_out
-        names = change.names | ({"may_answer"} if key.kind is APPROVAL else set())
+        names = change.names | ({"may_answer", "must_authenticate"} if key.kind is APPROVAL else set())
         depends = key.kind.counts | ({"problems"} if key == MANAGER else set())
         if key.kind is APPROVAL or (depends and (is_new or names & depends)):
             try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from lightagentd import api
@@ -176,6 +176,14 @@ class Access:
         """The agents for which the caller may do this. Nobody is asked for a password."""
         return await self._authority.may_each(caller, operation, agents)
 
+    async def answering(self, caller: Caller, agents: Iterable[str]) -> Mapping[str, bool | None]:
+        """Whether the caller may answer yes to what these agents ask; None when they must authenticate first.
+        Nobody is asked for a password.
+        """
+        verdicts = await self._authority.verdicts(caller, Operation.APPROVE, agents)
+        asked = any(verdict is not False for verdict in verdicts.values())
+        return verdicts if not asked or await self._seat(caller) else dict.fromkeys(verdicts, False)
+
     async def admit_person(
         self, caller: Caller, operation: Operation, *, agent: str = ""
     ) -> tuple[Caller, Seat]:
@@ -216,17 +224,11 @@ class Access:
         except PermissionDenied:
             return None
 
-    async def may_approve(self, caller: Caller, agent: str) -> bool:
-        """Whether a caller may answer yes to what this agent asks, without being asked themselves."""
-        return await self.approver(caller, agent) is not None
-
     async def for_caller(self, event: api.TurnEvent, caller: Caller, agent: str) -> api.TurnEvent:
         """A turn event for this caller: a question says whether they may answer it. Nobody is asked."""
         if event["type"] != ApprovalRequested.type:
             return event
-        verdict = (await self._authority.verdicts(caller, Operation.APPROVE, [agent]))[agent]
-        if verdict is not False and await self._seat(caller) is None:
-            verdict = False
+        verdict = (await self.answering(caller, [agent]))[agent]
         return {**event, "may_answer": verdict is True, "must_authenticate": verdict is None}
 
     def sight(self, caller: Caller, agent: str) -> Sight:

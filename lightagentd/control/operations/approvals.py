@@ -52,8 +52,8 @@ class Approvals(Operations, interface="org.lightagent1.Approvals"):
         found = await self._kept.questions.listed(closed=all_)
         found = [one for one in found if sees(caller, one.owner)]
         agents = await self._access.inspectable(caller, {one.agent for one in found})
-        may = await self._access.may_each(caller, Operation.APPROVE, agents)
-        listed = [_info(one, may_approve=one.agent in may) for one in found if one.agent in agents]
+        may = await self._access.answering(caller, agents)
+        listed = [_info(one, may[one.agent]) for one in found if one.agent in agents]
         for at in leave_out_long([len(one.preview) + len(json.dumps(one.args)) for one in listed]):
             listed[at] = replace(listed[at], args={}, preview=_LEFT_OUT)
         return listed
@@ -62,7 +62,7 @@ class Approvals(Operations, interface="org.lightagent1.Approvals"):
     async def get(self, caller: Caller, approval: str) -> api.Approval:
         """One question, with what the call would do."""
         caller, found = await self._admit_to(caller, Operation.INSPECT, approval)
-        return _info(found, may_approve=await self._access.may_approve(caller, found.agent))
+        return _info(found, (await self._access.answering(caller, [found.agent]))[found.agent])
 
     @method("Approve", returns="approval")
     async def approve(
@@ -168,7 +168,7 @@ class Approvals(Operations, interface="org.lightagent1.Approvals"):
             terms=terms,
             with_it=((), ()) if leave is None else _stored_leave(*leave),
         )
-        return _info(answered, may_approve=False)
+        return _info(answered, False)
 
     async def _admit_to(
         self, caller: Caller, operation: Operation, approval: str
@@ -195,9 +195,11 @@ def given_terms(redactor: Redactor, within: str, check: str, inverse: str) -> Te
     return terms
 
 
-def _info(approval: policy.Approval, *, may_approve: bool) -> api.Approval:
-    may_answer = approval.state is State.WAITING and may_approve
-    return shown(api.Approval, approval, args=approval.shown, may_answer=may_answer)
+def _info(approval: policy.Approval, may: bool | None) -> api.Approval:
+    """`may`: whether the caller may approve it; None when they must authenticate first."""
+    may = may if approval.state is State.WAITING else False
+    kind, args = api.Approval, approval.shown
+    return shown(kind, approval, args=args, may_answer=may is True, must_authenticate=may is None)
 
 
 def _stored_leave(session: Session, leave_id: str) -> tuple[list[NewEvent], list[Change]]:

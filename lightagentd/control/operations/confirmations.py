@@ -36,8 +36,8 @@ class Confirmations(Operations, interface="org.lightagent1.Confirmations"):
         found = [one for one in self._kept.listed() if all_ or one.open or one.state == "failed"]
         found = [one for one in found if sees(caller, one.owner)]
         agents = await self._access.inspectable(caller, {one.agent for one in found})
-        may = await self._access.may_each(caller, Operation.APPROVE, agents)
-        return [_info(one, may_confirm=one.agent in may) for one in found if one.agent in agents]
+        may = await self._access.answering(caller, agents)
+        return [_info(one, may[one.agent]) for one in found if one.agent in agents]
 
     @method("Confirm", returns="confirmation")
     async def confirm(self, caller: Caller, call_id: str) -> api.Confirmation:
@@ -53,11 +53,11 @@ class Confirmations(Operations, interface="org.lightagent1.Confirmations"):
 
         caller, _ = await self._access.admit_to_own(caller, Operation.APPROVE, find)
         await self._access.person(caller)
-        return _info(await self._kept.confirm(call_id, caller.uid), may_confirm=False)
+        return _info(await self._kept.confirm(call_id, caller.uid), False)
 
 
-def _info(found: Confirmation, *, may_confirm: bool) -> api.Confirmation:
+def _info(found: Confirmation, may: bool | None) -> api.Confirmation:
     back = found.back
     text = f"{back['tool']}.{back['action']} {json.dumps(back['args'], ensure_ascii=False)}" if back else ""
-    may = may_confirm and found.state in ("waiting", "failed")
-    return shown(api.Confirmation, found, back=text, may_confirm=may)
+    may = may if found.state in ("waiting", "failed") else False
+    return shown(api.Confirmation, found, back=text, may_confirm=may is True, must_authenticate=may is None)

@@ -76,16 +76,20 @@ class Sessions(Operations, interface="org.lightagent1.Sessions"):
         title: str = "",
         first: int = 0,
         limit: int | None = None,
+        *,
+        planning: bool = False,
     ) -> list[api.Session]:
         """The caller's sessions, newest first; with parent the sessions that this one's turns made with other
         agents, which are not among the others. With title those that have it in their title or id, in any
-        case of letters. limit gives so many of them, from the number first (0) on.
+        case of letters; with planning those that are in plan mode. limit gives so many of them, from the
+        number first (0) on.
         """
         if limit is not None:
             check_limit(limit)
         words, begin = title.casefold(), max(first, 0)
         every = await self._seen(caller, agent, parent)
         found = [one for one in every if words in one.record.title.casefold() or words in one.id]
+        found = [one for one in found if one.mode != "normal"] if planning else found
         return self._infos(found[begin : None if limit is None else begin + limit])
 
     async def _seen(self, caller: Caller, agent: str, parent: str) -> list[Session]:

@@ -4,6 +4,7 @@ import { daemon, onDaemon, unit } from "./bus.js";
 import { button, failure, h, replace } from "./dom.js";
 import { approvals, inputs } from "./stores.js";
 import { chat } from "./chat.js";
+import { changesThatWait } from "./confirmations.js";
 import { flows } from "./flows.js";
 import { health } from "./health.js";
 import { history } from "./history.js";
@@ -23,6 +24,7 @@ function theme() {
 }
 
 const banner = h("div.banner", { role: "status", "aria-live": "polite" });
+const changes = h("div", { "aria-live": "polite" });
 const tabs = h("div.pf-v6-c-tabs", { role: "tablist", "aria-label": _("AI agents"), onkeydown: arrows });
 const panels = h("main.panels");
 
@@ -101,10 +103,11 @@ addEventListener("cockpit-style", theme);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", theme);
 document.documentElement.lang = (cockpit.language || "en").replace("_", "-");
 document.documentElement.dir = cockpit.language_direction || "ltr";
-replace(document.getElementById("app"), h("header", {}, h("h1.sr-only", {}, _("AI agents")), tabs, banner), panels);
+replace(document.getElementById("app"), h("header", {}, h("h1.sr-only", {}, _("AI agents")), tabs, banner, changes), panels);
 onDaemon(say);
 counted(approvals, "approvals");
 counted(inputs, "inputs");
+changesThatWait(changes);
 cockpit.addEventListener("locationchanged", go);
 try {
     go();

@@ -8,7 +8,8 @@ const SYSTEMD = ["/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"
 // Less than the watchdog of the daemon's unit waits.
 const ANSWER_S = 15;
 const GONE = ["ServiceUnknown", "NameHasNoOwner", "NoReply", "Disconnected", "disconnected", "not-found"];
-const REFUSED = ["PermissionDenied", "AuthorizationRequired", "AccessDenied", "access-denied"];
+const CHALLENGED = "InteractiveAuthorizationRequired";
+const REFUSED = [CHALLENGED, "PermissionDenied", "AuthorizationRequired", "AccessDenied", "access-denied"];
 
 const _ = cockpit.gettext;
 const streams = new Map();
@@ -128,8 +129,24 @@ function waited(promise, seconds) {
     return Promise.race([promise, late]).finally(() => clearTimeout(timer));
 }
 
+/** What the person may not do, as root: where they have turned on Cockpit's administrative access. */
+async function asAdministrator(refusal, given) {
+    const root = cockpit.dbus(NAME, { bus: "system", superuser: "require" });
+    try {
+        return await root.call(...given);
+    } catch (error) {
+        if (error.problem !== "access-denied")
+            throw failureOf(error);
+        throw new Failure("refused", refusal.code === CHALLENGED ? _("This needs an administrator.") : refusal.message,
+                          _("To do it as an administrator, turn on administrative access at the top of Cockpit."), refusal.code);
+    } finally {
+        root.close();
+    }
+}
+
 /** Call a method such as "Sessions.Get": strings in order, then the options, if the method has any.
- *  `raw` leaves the types in the answer; `asks` lets polkit ask for a password; `seconds` of 0 waits for ever. */
+ *  `raw` leaves the types in the answer; `asks` lets polkit ask for a password where it can, and else takes Cockpit's
+ *  administrative access; `seconds` of 0 waits for ever. */
 export async function call(method, args = [], options = undefined, { raw = false, asks = false, seconds = ANSWER_S } = {}) {
     const [face, member] = method.split(".");
     const types = args.map(one => typeof one === "string" ? "s" : "v").join("");
@@ -137,18 +154,20 @@ export async function call(method, args = [], options = undefined, { raw = false
     const type = types + (options ? "a{sv}" : "");
     if (!client)
         throw new Failure("gone", _("The connection to this machine is lost."));
+    const given = [ROOT, `${NAME}.${face}`, member, options ? [...body, members(options)] : body, { type, ...(asks ? { flags: "i" } : {}) }];
     try {
-        const given = options ? [...body, members(options)] : body;
-        const answer = await waited(
-            client.call(ROOT, `${NAME}.${face}`, member, given, { type, ...(asks ? { flags: "i" } : {}) }),
-            asks ? 0 : seconds);
+        const asking = client.call(...given);
+        const answer = asks ? await asking : await waited(asking, seconds);
         if (daemon.hung) {
             daemon.hung = false;
             told();
         }
         return raw ? answer[0] : plain(answer[0]);
     } catch (error) {
-        throw error instanceof Failure ? error : failureOf(error);
+        const failure = error instanceof Failure ? error : failureOf(error);
+        if (asks && failure.kind === "refused")
+            return plain((await asAdministrator(failure, given))[0]);
+        throw failure;
     }
 }
 

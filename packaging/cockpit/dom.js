@@ -27,7 +27,8 @@ function words(text) {
             : part ? [document.createTextNode(part)] : []);
 }
 
-function fill(element, children) {
+/** Put these behind what is in an element. */
+export function fill(element, children) {
     for (const child of children.flat(Infinity)) {
         if (child instanceof Node)
             element.append(child);
@@ -160,7 +161,7 @@ export function table(caption, columns, rows, { more = null, key = null, opened 
         const below = h("tr.below", { hidden: !opened.has(id) }, h("td", { colspan: columns.length + 1 }));
         const show = () => {
             if (!below.firstChild.firstChild)
-                below.firstChild.append(more(row));
+                fill(below.firstChild, [more(row)]);
         };
         const toggle = h("button.pf-v6-c-button.pf-m-plain.toggle", {
             type: "button",

@@ -67,6 +67,7 @@ class Store {
 const all = (method, ...args) => () => call(method, args, {});
 
 export const approvals = new Store(all("Approvals.List"), ["approval"]);
+export const confirmations = new Store(async () => ({ at: performance.now(), all: await call("Confirmations.List", [], { all: true }) }), ["confirmation"]);
 export const inputs = new Store(all("Inputs.List"), ["input"]);
 export const flows = new Store(() => call("Flows.List"), ["daemon"]);
 export const runs = new Store(all("Flows.Runs"), ["flow"]);
@@ -74,6 +75,7 @@ export const triggers = new Store(() => call("Triggers.List"), ["trigger", "daem
 export const agents = new Store(() => call("Agents.List"), ["daemon"]);
 export const skills = new Store(() => call("Skills.List"), ["daemon"]);
 export const tools = new Store(() => call("Tools.List"), ["daemon"]);
+export const planning = new Store(() => call("Sessions.List", [], { planning: true, limit: 50 }), ["plan", "session.deleted"]);
 export const memories = new Store(() => call("Memory.List", [], { state: "all", limit: 1000 }), ["memory"]);
 export const status = new Store(() => call("Manager.GetStatus"), ["daemon"]);
 

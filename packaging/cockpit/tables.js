@@ -1,6 +1,6 @@
 // The tabs that are lists: each has a store, what it says when there is nothing, and how an entry is shown.
 
-import { call, plain } from "./bus.js";
+import { call } from "./bus.js";
 import { button, empty, facts, failure, field, h, label, number, pre, replace, select, span, table, when } from "./dom.js";
 import { markdown } from "./markdown.js";
 import { planCard } from "./plan.js";
@@ -50,23 +50,36 @@ function acts(refresh, ...actions) {
         }, { kind })));
 }
 
+/** A card of each, kept as long as it is about the same: what was typed or opened in it stays. */
+function kept(make) {
+    const cards = new Map();
+    return one => {
+        const now = JSON.stringify(one);
+        if (cards.get(one.id)?.now !== now)
+            cards.set(one.id, { now, element: make(one) });
+        return cards.get(one.id).element;
+    };
+}
+
+const approvalOf = kept(one => approvalCard(one));
+const inputOf = kept(inputCard);
+
 export const asked = {
     id: "approvals",
     title: _("Approvals"),
-    make: watching(stores.approvals, value => value.map(one => approvalCard(one)),
+    make: watching(stores.approvals, value => value.map(approvalOf),
                    () => empty(_("No call waits for approval"), _("When an agent asks to do what policy lets run only with a yes, the call is here."))),
 };
 
 export const inputsTab = {
     id: "inputs",
     title: _("Inputs"),
-    make: watching(stores.inputs, value => value.map(one => inputCard(one)),
+    make: watching(stores.inputs, value => value.map(inputOf),
                    () => empty(_("No agent asks you anything"), _("A question of an agent in the middle of its work is here."))),
 };
 
 async function loadPlans() {
-    const found = [...(stores.sessions.value || new Map()).values()].filter(one => one.mode.v !== "normal").slice(0, 50).map(plain);
-    return Promise.all(found.map(async session => ({ session, plan: await call("Plans.Get", [session.id]) })));
+    return Promise.all(stores.planning.value.map(async session => ({ session, plan: await call("Plans.Get", [session.id]) })));
 }
 
 export const plans = {
@@ -75,13 +88,12 @@ export const plans = {
     make: panel => {
         const place = h("div");
         panel.append(place);
-        stores.sessions.watch(async ({ error }) => {
+        stores.planning.watch(async ({ error }) => {
             try {
-                const all = await loadPlans();
-                const cards = all.filter(({ plan }) => plan.phase !== "off").map(({ session, plan }) => h("div", {},
+                const all = error ? [] : await loadPlans();
+                replace(place, error ? failure(error) : all.length ? all.map(({ session, plan }) => h("div", {},
                     h("h2", {}, session.title || session.id, " ", button(_("Open the chat"), () => cockpit.location.go(["chat", session.id]), { kind: "link" })),
-                    planCard(plan)));
-                replace(place, error ? failure(error) : cards.length ? cards
+                    planCard(plan)))
                     : empty(_("No plan is being worked on"), _("Begin one in a chat with Plan mode: the agent drafts tasks, and nothing changes until you apply them.")));
             } catch (failed) {
                 replace(place, failure(failed));
@@ -108,16 +120,31 @@ export const triggers = {
     }), () => empty(_("There are no triggers"), _("A file below /etc/lightagentd/triggers says what on this machine becomes a question to an agent."))),
 };
 
-function mayDo(agent) {
+/** Put what a call finds in a place of its own, once it is there. */
+function later(found, show) {
     const place = h("div", {}, h("p.note", {}, _("Loading …")));
-    call("Agents.UsableTools", [agent.name]).then(
-        found => replace(place, table(_("What it may use now"), [
-            [_("Tool"), one => one.name],
-            [_("Actions"), one => h("span", {}, one.actions.map(action => [`${action.name} `, effectLabel(action.effect), " "]))],
-        ], found)),
-        error => replace(place, failure(error)));
+    found.then(value => replace(place, show(value)), error => replace(place, failure(error)));
     return place;
 }
+
+const pattern = text => new RegExp(`^${text.replace(/[.+^${}()|[\]\\]/g, "\\$&").replace(/\*/g, ".*").replace(/\?/g, ".")}$`);
+
+/** Whether a rule of policy may be about an agent: it names none, or one that fits. */
+const isAbout = (rule, agent) => !rule.conditions.agent || [rule.conditions.agent].flat().some(one => pattern(one).test(agent));
+
+const DECISIONS = { allow: "ok", ask: "warn", deny: "bad" };
+const told = conditions => Object.entries(conditions).map(([name, one]) => h("div", {}, `${name}: `, h("code", {}, typeof one === "string" ? one : JSON.stringify(one))));
+
+const mayDo = agent => [
+    later(call("Agents.UsableTools", [agent.name]), found => table(_("What it may use now"), [
+        [_("Tool"), one => one.name],
+        [_("Actions"), one => h("span", {}, one.actions.map(action => [`${action.name} `, effectLabel(action.effect), " "]))],
+    ], found)),
+    later(call("Policy.List"), found => table(_("What policy says"), [
+        [_("Decision"), one => label(one.decision, DECISIONS[one.decision])], [_("Rule"), one => one.name],
+        [_("When"), one => told(one.conditions)], [_("Reason"), one => one.reason],
+    ], found.filter(rule => isAbout(rule, agent.name)))),
+];
 
 const manage = (method, name) => () => call(`Agents.${method}`, [name], undefined, { asks: true, seconds: 0 });
 
@@ -137,13 +164,8 @@ export const agents = {
     }), () => empty(_("There is no agent"), _("Make one with: lactl agents create"))),
 };
 
-function skillBody(one) {
-    const place = h("div", {}, one.problem ? h("p.failure", {}, one.problem) : h("p.note", {}, _("Loading …")));
-    call("Skills.Get", [one.name]).then(
-        found => replace(place, facts([[_("Effect"), effectLabel(found.effect)], [_("Asked as"), found.prompts.slice(0, 5).join(" · ")], [_("Defined in"), found.origin]]), markdown(found.body)),
-        error => replace(place, failure(error)));
-    return place;
-}
+const skillBody = one => [one.problem ? h("p.failure", {}, one.problem) : null, later(call("Skills.Get", [one.name]), found => [
+    facts([[_("Effect"), effectLabel(found.effect)], [_("Asked as"), found.prompts.slice(0, 5).join(" · ")], [_("Defined in"), found.origin]]), markdown(found.body)])];
 
 export const skills = {
     id: "skills",

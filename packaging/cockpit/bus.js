@@ -110,6 +110,8 @@ function failureOf(error, suggestion = "") {
         return new Failure("old", _("The daemon is older than this page, and cannot do this."), message, code);
     if (code === "InvalidArgs")
         return new Failure("old", _("The daemon and this page do not fit together."), message, code);
+    if (code === CHALLENGED)
+        return new Failure("refused", _("You may not do this."), _("An administrator may, and can put you into the group lightagent."), code);
     if (REFUSED.includes(code))
         return new Failure("refused", message, said, code);
     return new Failure("other", message, said, code);
@@ -137,8 +139,7 @@ async function asAdministrator(refusal, given) {
     } catch (error) {
         if (error.problem !== "access-denied")
             throw failureOf(error);
-        throw new Failure("refused", refusal.code === CHALLENGED ? _("This needs an administrator.") : refusal.message,
-                          _("To do it as an administrator, turn on administrative access at the top of Cockpit."), refusal.code);
+        throw new Failure("refused", refusal.message, _("To do it as an administrator, turn on administrative access at the top of Cockpit."), refusal.code);
     } finally {
         root.close();
     }

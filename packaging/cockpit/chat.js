@@ -13,9 +13,18 @@ const _ = cockpit.gettext;
 const ngettext = cockpit.ngettext;
 const ATTACHMENT_MOST = 1048576;
 const STATES = { running: _("running"), waiting: _("waiting"), queued: _("queued"), idle: "", paused: _("paused"), deleted: _("deleted") };
+const typed = new Map();
+/** What was typed. The browser keeps some megabytes of it over a reload, and the page all of it. */
 const drafts = {
-    get: id => sessionStorage.getItem(`lightagentd:draft:${id}`) || "",
-    set: (id, text) => text ? sessionStorage.setItem(`lightagentd:draft:${id}`, text) : sessionStorage.removeItem(`lightagentd:draft:${id}`),
+    get: id => typed.get(id) ?? sessionStorage.getItem(`lightagentd:draft:${id}`) ?? "",
+    set: (id, text) => {
+        typed.set(id, text);
+        try {
+            sessionStorage.setItem(`lightagentd:draft:${id}`, text);
+        } catch {
+            sessionStorage.removeItem(`lightagentd:draft:${id}`);
+        }
+    },
 };
 
 function toolItem(item) {
@@ -99,7 +108,7 @@ class ChatView {
         this.plan = h("div.plan-place");
         this.text = h("textarea.pf-v6-c-form-control", {
             rows: 3, onkeydown: event => this.key(event), oninput: () => drafts.set(this.id, this.text.value),
-            onpaste: event => event.clipboardData.files.length && this.attach(event.clipboardData.files),
+            onpaste: event => this.paste(event),
         });
         this.files = h("ul.files", { "aria-label": _("Attachments") });
         const file = h("input", { type: "file", multiple: true, hidden: true, onchange: () => this.attach(file.files).then(() => (file.value = "")) });
@@ -313,6 +322,19 @@ class ChatView {
             this.sendButton.click();
         } else if (event.key === "Escape" && !this.cancelButton.hidden)
             this.cancelButton.click();
+    }
+
+    /** Files are attached. A browser takes minutes to lay out a text of many megabytes, so none is put into the field. */
+    paste(event) {
+        const { files } = event.clipboardData;
+        const text = event.clipboardData.getData("text");
+        if (files.length)
+            this.attach(files);
+        if (!files.length && text.length <= ATTACHMENT_MOST)
+            return;
+        event.preventDefault();
+        if (!files.length)
+            replace(this.problem, failure({ message: cockpit.format(_("$0 is larger than 1 MiB."), _("What you pasted")) }));
     }
 
     async attach(files) {

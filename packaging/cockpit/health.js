@@ -47,7 +47,7 @@ class HealthView {
             [_("Turns that run"), value.turns_running], [_("Turns that wait"), value.turns_waiting],
             [_("Events"), number(value.history.events)], [_("Stopped by an administrator"), value.panic?.reason],
         ]), (value?.problems || []).map(one => h("p.failure", {}, one))));
-        agents.watch(() => !this.made && able() && this.check());
+        agents.watch(({ error }) => error && !this.made ? replace(this.found, failure(error)) : !this.made && able() && this.check());
     }
 
     check() {

@@ -148,8 +148,12 @@ export function label(word, kind = "plain") {
     return h(`span.pf-v6-c-label.label-${kind}`, {}, word);
 }
 
-/** A table. `columns` are [title, row => cell]; `more(row)` is shown below a row once it is opened. */
-export function table(caption, columns, rows, { more = null, key = null, opened = new Set() } = {}) {
+const opens = new Map();
+
+/** A table. `columns` are [title, row => cell]; `more(row)` is shown below a row once it is opened, and stays open when
+ *  the table is made anew. */
+export function table(caption, columns, rows, { more = null, key = null } = {}) {
+    const opened = opens.get(caption) || opens.set(caption, new Set()).get(caption);
     const body = h("tbody", {}, rows.map(row => {
         const cells = columns.map(([title, cell], at) => {
             const made = cell(row);

@@ -1,7 +1,7 @@
 // The tabs that are lists: each has a store, what it says when there is nothing, and how an entry is shown.
 
 import { call } from "./bus.js";
-import { button, empty, facts, failure, field, h, label, number, pre, replace, select, span, table, when } from "./dom.js";
+import { button, empty, facts, failure, field, h, label, number, pre, replace, select, span, table, unique, when } from "./dom.js";
 import { markdown } from "./markdown.js";
 import { planCard } from "./plan.js";
 import { approvalCard, effectLabel, inputCard } from "./questions.js";
@@ -140,11 +140,22 @@ const mayDo = agent => [
         [_("Tool"), one => one.name],
         [_("Actions"), one => h("span", {}, one.actions.map(action => [`${action.name} `, effectLabel(action.effect), " "]))],
     ], found)),
-    later(call("Policy.List"), found => table(_("What policy says"), [
+    later(call("Policy.List").then(found => found.filter(rule => isAbout(rule, agent.name))), found => found.length ? table(_("What policy says"), [
         [_("Decision"), one => label(one.decision, DECISIONS[one.decision])], [_("Rule"), one => one.name],
         [_("When"), one => told(one.conditions)], [_("Reason"), one => one.reason],
-    ], found.filter(rule => isAbout(rule, agent.name)))),
+    ], found) : h("p.note", {}, _("No rule of policy.d is about it: the defaults decide."))),
 ];
+
+const FROM = { set: _("set here or with lactl"), definition: _("from its definition"), configuration: _("from the configuration") };
+
+/** Where an agent's model is set; an empty text takes that back. */
+function modelOf(agent) {
+    const names = h("datalist", { id: unique("models") });
+    const input = h("input.pf-v6-c-form-control", { type: "text", list: names.id, placeholder: agent.model, value: agent.model_from === "set" ? agent.model : "" });
+    call("Models.List", [], {}).then(found => replace(names, ["runbook", ...found.map(one => one.model)].map(one => h("option", { value: one }))), () => null);
+    return h("div.actions", {}, field(_("Model, empty for its own"), input), names,
+             button(_("Set the model"), () => call("Agents.Set", [agent.name, input.value.trim()], undefined, { asks: true })));
+}
 
 const manage = (method, name) => () => call(`Agents.${method}`, [name], undefined, { asks: true, seconds: 0 });
 
@@ -156,11 +167,11 @@ export const agents = {
         [_("May"), one => h("span", {}, one.effects.map(effect => [effectLabel(effect), " "]))], [_("Sessions"), one => number(one.sessions)],
     ], value, {
         key: "name", more: one => h("div", {}, one.problem ? h("p.failure", {}, one.problem) : null, h("p", {}, one.description),
-            facts([[_("Role"), one.role], [_("Other models"), one.fallback.join(", ")], [_("Steps at most"), one.max_steps],
+            facts([[_("Role"), one.role], [_("Model"), `${one.model}${FROM[one.model_from] ? ` (${FROM[one.model_from]})` : ""}`], [_("Other models"), one.fallback.join(", ")], [_("Steps at most"), one.max_steps],
                 [_("Team"), one.agents.join(", ")], [_("Skills"), one.skills.join(", ")], [_("Defined in"), one.origin]]),
             acts(refresh, one.state === "running" ? [_("Stop"), manage("Stop", one.name), "danger"] : [_("Start"), manage("Start", one.name), "primary"],
                  [_("Restart"), manage("Restart", one.name)],
-                 [_("Chat"), async () => cockpit.location.go(["chat"], { agent: one.name })]), mayDo(one)),
+                 [_("Chat"), async () => cockpit.location.go(["chat"], { agent: one.name })]), modelOf(one), mayDo(one)),
     }), () => empty(_("There is no agent"), _("Make one with: lactl agents create"))),
 };
 

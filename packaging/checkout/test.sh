@@ -3,7 +3,7 @@
 # processors run the tests, for most tests wait more than they work; tests/distribution.py says which runs where.
 #
 #   test.sh           fails when a test fails, when none ran, and when style or types are wrong
-#   test.sh FOLDER    also writes FOLDER/all.xml, a JUnit report
+#   test.sh FOLDER    also writes FOLDER/all.xml, a JUnit report, and pictures of the page in Cockpit to FOLDER/page
 set -uo pipefail
 
 declare -A groups=()
@@ -43,6 +43,12 @@ main() {
   trap end EXIT
   trap 'exit 130' INT TERM
   beside lint make --no-print-directory lint >"$temp/lint.log" 2>&1
+
+  if [ -n "$reports" ]; then
+    mkdir -p "$reports/page"
+    LIGHTAGENT_SCREENSHOTS=$(realpath "$reports/page")
+    export LIGHTAGENT_SCREENSHOTS
+  fi
 
   # Each of the processes would compile what it loads, and so would each worker, which may not write here.
   unset PYTHONDONTWRITEBYTECODE

@@ -213,7 +213,7 @@ class ChatView {
         if (this.conversation && !this.conversation.session?.title)
             this.showHead();
         this.nearEnd();
-        replace(this.count, sessions.error && !found.length ? sessions.error.message : sessions.ended
+        replace(this.count, sessions.error && !found.length ? failure(sessions.error, "span.failure") : sessions.ended
             ? cockpit.format(ngettext("$0 session", "$0 sessions", found.length), number(found.length))
             : cockpit.format(_("The newest $0 sessions; scroll for more."), number(found.length)));
     }

@@ -125,8 +125,15 @@ export class Conversation {
         this.grown(item);
     }
 
+    /** Who has the session now, and whether text from outside is in it, is told by none of a turn's events. */
+    async look() {
+        this.session = await call("Sessions.Get", [this.id]).catch(() => this.session);
+        this.told(this);
+    }
+
     ended() {
         this.turn = null;
+        this.look();
         this.items.filter(item => item.live).forEach(item => {
             item.live = false;
             this.changed(item);

@@ -136,10 +136,13 @@ const DECISIONS = { allow: "ok", ask: "warn", deny: "bad" };
 const told = conditions => Object.entries(conditions).map(([name, one]) => h("div", {}, `${name}: `, h("code", {}, typeof one === "string" ? one : JSON.stringify(one))));
 
 const mayDo = agent => [
+    h("h4", {}, _("What it may use now")),
     later(call("Agents.UsableTools", [agent.name]), found => table(_("What it may use now"), [
         [_("Tool"), one => one.name],
-        [_("Actions"), one => h("span", {}, one.actions.map(action => [`${action.name} `, effectLabel(action.effect), " "]))],
+        [_("Actions"), one => [...new Set(one.actions.map(action => action.effect))].map(effect => h("span.of-effect", {}, effectLabel(effect), " ",
+            one.actions.filter(action => action.effect === effect).map(action => action.name).join(", ")))],
     ], found)),
+    h("h4", {}, _("What policy says")),
     later(call("Policy.List").then(found => found.filter(rule => isAbout(rule, agent.name))), found => found.length ? table(_("What policy says"), [
         [_("Decision"), one => label(one.decision, DECISIONS[one.decision])], [_("Rule"), one => one.name],
         [_("When"), one => told(one.conditions)], [_("Reason"), one => one.reason],
@@ -151,8 +154,11 @@ const FROM = { set: _("set here or with lactl"), definition: _("from its definit
 /** Where an agent's model is set; an empty text takes that back. */
 function modelOf(agent) {
     const names = h("datalist", { id: unique("models") });
-    const input = h("input.pf-v6-c-form-control", { type: "text", list: names.id, placeholder: agent.model, value: agent.model_from === "set" ? agent.model : "" });
-    call("Models.List", [], {}).then(found => replace(names, ["runbook", ...found.map(one => one.model)].map(one => h("option", { value: one }))), () => null);
+    const input = h("input.pf-v6-c-form-control", {
+        type: "text", list: names.id, placeholder: agent.model, value: agent.model_from === "set" ? agent.model : "",
+        onfocus: () => names.firstChild || call("Models.List", [], {}).then(
+            found => replace(names, ["runbook", ...found.map(one => one.model)].map(one => h("option", { value: one }))), () => null),
+    });
     return h("div.actions", {}, field(_("Model, empty for its own"), input), names,
              button(_("Set the model"), () => call("Agents.Set", [agent.name, input.value.trim()], undefined, { asks: true })));
 }

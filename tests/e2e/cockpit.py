@@ -8,6 +8,7 @@ drives it over a pipe.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -26,11 +27,12 @@ PORTS = {"frida": 9101, "gus": 9102}
 expect.set_options(timeout=20_000)
 AXE = Path(axe_playwright_python.__file__).with_name("axe.min.js")
 RULES = "/etc/polkit-1/rules.d/10-page.rules"
+ACCESS = "/usr/share/cockpit/test-access"
 TABS = (
     "Health", "Chat", "Approvals", "Inputs", "Plans", "Flows", "Triggers", "Agents", "Skills and tools",
     "Memory", "History", "Usage",
 )  # fmt: skip
-_RULE = r"""polkit.addRule(function (action, subject) {
+RULE = r"""polkit.addRule(function (action, subject) {
     var ours = /^org\.(lightagent1\..*|freedesktop\.systemd1\.manage-units)$/.test(action.id);
     return ours && subject.user === "frida" ? polkit.Result.YES : polkit.Result.NOT_HANDLED;
 });
@@ -43,12 +45,39 @@ new PerformanceObserver(list => list.getEntries().forEach(entry => window.pauses
 """
 
 
+# What begins Cockpit's administrative access: the machine has no sudo. Its root has no password meanwhile.
+_BRIDGE = {"privileged": True, "label": "su", "spawn": ["su", "-c", "cockpit-bridge --privileged"]}
+_ACCESS = """async verb => {
+    const internal = cockpit.dbus(null, { bus: "internal" });
+    await internal.call("/superuser", "cockpit.Superuser", verb, verb === "Start" ? ["any"] : []);
+    internal.close();
+}"""
+
+
+@contextlib.contextmanager
+def administrative_access(page: Page) -> Iterator[None]:
+    """What the button at the top of Cockpit turns on, and off again."""
+    page.evaluate(_ACCESS, "Start")
+    try:
+        yield
+    finally:
+        page.evaluate(_ACCESS, "Stop")
+
+
 def install_page(machine: Machine) -> None:
-    """Install the page's package, and let frida do everything."""
+    """Install the page's package, and let frida do everything, until `leave_page`."""
     [package] = built_packages().glob("cockpit-lightagentd_*.deb")
     machine.copy_in(package, f"/var/tmp/{package.name}")
     apt(machine, "install", f"/var/tmp/{package.name}")
-    machine.write(RULES, _RULE)
+    machine.write(RULES, RULE)
+    machine.write(f"{ACCESS}/manifest.json", json.dumps({"bridges": [_BRIDGE]}))
+    machine.run(["passwd", "--delete", "root"])
+
+
+def leave_page(machine: Machine) -> None:
+    """Undo `install_page` but for the package."""
+    machine.run(["usermod", "--password=*", "root"])
+    machine.run(["rm", "-r", RULES, ACCESS])
 
 
 @contextlib.contextmanager
@@ -88,7 +117,9 @@ def chromium(machine: Machine, folder: Path) -> Iterator[Browser]:
 
 
 def opened(browser: Browser, address: str, tab: str = "chat", **options: Any) -> Page:
-    """The page at a tab, once it knows the daemon. What a script of it throws is in `page.thrown`."""
+    """The page at a tab, once it knows the daemon. What a script of it throws is in `page.thrown`, and its
+    security policy in `page.rules`.
+    """
     context = browser.new_context(viewport={"width": 1200, "height": 800}, **options)
     page = context.new_page()
     page.set_default_timeout(20_000)
@@ -96,7 +127,9 @@ def opened(browser: Browser, address: str, tab: str = "chat", **options: Any) ->
     thrown: list[str] = []
     page.on("pageerror", lambda error: thrown.append(str(error)))
     page.thrown = thrown  # type: ignore[attr-defined]
-    page.goto(f"{address}#/{tab}")
+    loaded = page.goto(f"{address}#/{tab}")
+    assert loaded is not None
+    page.rules = loaded.headers["content-security-policy"]  # type: ignore[attr-defined]
     page.get_by_role("tab").first.wait_for()
     return page
 

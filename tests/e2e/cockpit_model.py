@@ -50,7 +50,7 @@ def _answer(messages: list[dict[str, Any]]) -> Any:
     if "stream" in prompt:
         return say(*WORDS, pause_s=0.05)
     if "slowly" in prompt:
-        return say(*WORDS * 4, pause_s=0.1)
+        return say(*WORDS, pause_s=0.5)
     if "evil" in prompt:
         return say(EVIL)
     if "think" in prompt:
@@ -67,7 +67,14 @@ def _answer(messages: list[dict[str, Any]]) -> Any:
         return call("bash_exec", {"command": "printf '\\033[31m<i>seen</i>\\n'", "effect": "observe"})
     if "question" in prompt:
         return call("human_ask", {"question": "Which <disk>?", "choices": ["sda", "sdb"]})
+    if "remember" in prompt:
+        return call("memory_remember", {"text": "The disk is <new>.", "for_all_agents": True})
+    if "hand over" in prompt:
+        return call("agent_transfer", {"agent": "clerk"})
     if "plan it" in prompt:
-        tasks = [{"id": "1", "text": "look at the disk"}, {"id": "2", "text": "say so"}]
+        tasks = [
+            {"id": "1", "text": "look at the disk", "check": "false"},
+            {"id": "2", "text": "say so", "check": "test -e /srv/ready"},
+        ]
         return call("plan_propose", {"title": "Tidy up", "tasks": tasks})
     return say("**Done**: ", prompt[:100])

@@ -7,13 +7,11 @@ and with the same id whenever it comes again.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import copy
 import json
 import logging
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,13 +19,12 @@ from typing import Any
 
 from lightagentd.client.aio import AsyncClient
 from lightagentd.client.pause import keep_trying
-from lightagentd.config.configuration import Config, load
+from lightagentd.config.configuration import Config
 from lightagentd.config.notify import checked, secret_of
 from lightagentd.config.service_problem import PROBLEM
 from lightagentd.errors import (
     ApprovalClosed,
     ApprovalMismatch,
-    Cancelled,
     ConfigError,
     DaemonUnreachable,
     LightagentError,
@@ -36,8 +33,6 @@ from lightagentd.errors import (
     StorageError,
 )
 from lightagentd.host.atomic_file import whole_file
-from lightagentd.host.paths import default_paths
-from lightagentd.host.systemd import notify
 from lightagentd.notify import looking
 from lightagentd.notify.messages import Message, message_of
 from lightagentd.notify.notices import KINDS, Notice, Reader, Settled
@@ -45,8 +40,8 @@ from lightagentd.notify.outbox import Outbox, Outlet, quiet_left_s
 from lightagentd.notify.transports import TRANSPORTS
 from lightagentd.redaction import Redactor
 from lightagentd.text.reason import reason
-from lightagentd.unattended.asking import CONNECT_TIMEOUT_S, run_until_told
-from lightagentd.unattended.following import Telling, head_of, page_from, records_of
+from lightagentd.unattended.asking import CONNECT_TIMEOUT_S
+from lightagentd.unattended.following import Telling, head_of, page_from, records_of, serve
 from lightagentd.unattended.posting import NotTaken, line
 
 _log = logging.getLogger("lightagentd.notify")
@@ -365,28 +360,11 @@ class Service:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="lightagent-away",
-        description="Tell people who are away. It is what lightagent-away.service starts.",
-    )
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="instead of /etc/lightagentd")
-    parser.add_argument(
-        "--socket", type=Path, metavar="PATH", help="the daemon's (default: as lactl finds it)"
-    )
-    parser.add_argument("--state", type=Path, metavar="FILE", required=True, help="what is still to be told")
-    options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    try:
-        config, _ = load(options.folder or default_paths().config)
-        runtime = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
-        service = Service(
-            config, options.state, control=options.socket, runtime=Path(runtime) if runtime else None
-        )
-        with contextlib.suppress(Cancelled):  # told to end
-            run_until_told(service.run)
-    except LightagentError as err:
-        notify(f"STATUS={err.message}")
-        parser.exit(err.exit_status, f"<3>{err.message} {err.suggestion}\n")
+    def made(config: Config, state: Path, control: Path | None, runtime: Path | None) -> Service:
+        return Service(config, state, control=control, runtime=runtime)
+
+    about = "Tell people who are away. It is what lightagent-away.service starts."
+    serve("lightagent-away", about, made, arguments)
 
 
 if __name__ == "__main__":

@@ -9,23 +9,19 @@ and the file has a batch sent again, with the ids of before.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
 
 from lightagentd.client.aio import AsyncClient
 from lightagentd.client.pause import keep_trying
-from lightagentd.config.configuration import load
+from lightagentd.config.configuration import Config
 from lightagentd.config.service_problem import PROBLEM
 from lightagentd.config.telemetry import Telemetry
 from lightagentd.errors import LightagentError
-from lightagentd.host.paths import default_paths
-from lightagentd.host.systemd import notify
 from lightagentd.telemetry import position as positions
 from lightagentd.telemetry.content import content_of
 from lightagentd.telemetry.metrics import metrics
@@ -33,8 +29,8 @@ from lightagentd.telemetry.otlp import Signal, request
 from lightagentd.telemetry.position import Position
 from lightagentd.telemetry.receiver import Receiver, checked
 from lightagentd.telemetry.spans import KINDS, Done, Event, done_of, span
-from lightagentd.unattended.asking import CONNECT_TIMEOUT_S, run_until_told
-from lightagentd.unattended.following import Telling, head_of, page_from, records_of
+from lightagentd.unattended.asking import CONNECT_TIMEOUT_S
+from lightagentd.unattended.following import Telling, head_of, page_from, records_of, serve
 from lightagentd.unattended.posting import NotTaken
 
 _log = logging.getLogger("lightagentd.telemetry")
@@ -166,28 +162,14 @@ class Service:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="lightagent-telemetry",
-        description="Send what agents do to a receiver of OpenTelemetry. It is what "
-        "lightagent-telemetry.service starts.",
+    def made(config: Config, state: Path, control: Path | None, runtime: Path | None) -> Service:
+        told = runtime / PROBLEM if runtime else None
+        return Service(checked(config.telemetry), state, control=control, told=told)
+
+    about = (
+        "Send what agents do to a receiver of OpenTelemetry. It is what lightagent-telemetry.service starts."
     )
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="instead of /etc/lightagentd")
-    parser.add_argument(
-        "--socket", type=Path, metavar="PATH", help="the daemon's (default: as lactl finds it)"
-    )
-    parser.add_argument("--state", type=Path, metavar="FILE", required=True, help="how far it has sent")
-    options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    try:
-        config, _ = load(options.folder or default_paths().config)
-        runtime = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
-        told = Path(runtime) / PROBLEM if runtime else None
-        service = Service(checked(config.telemetry), options.state, control=options.socket, told=told)
-    except LightagentError as err:
-        notify(f"STATUS={err.message}")
-        parser.exit(err.exit_status, f"<3>{err.message} {err.suggestion}\n")
-    with contextlib.suppress(LightagentError):  # told to end
-        run_until_told(service.run)
+    serve("lightagent-telemetry", about, made, arguments)
 
 
 if __name__ == "__main__":

@@ -8,23 +8,63 @@ keeps it from its work.
 
 from __future__ import annotations
 
+import argparse
 import json
 import logging
+import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from lightagentd.client.aio import AsyncClient
-from lightagentd.errors import StorageError
+from lightagentd.config.configuration import Config, load
+from lightagentd.errors import Cancelled, LightagentError, StorageError
 from lightagentd.events.model import decode
 from lightagentd.host.atomic_file import whole_file
+from lightagentd.host.paths import default_paths
 from lightagentd.host.systemd import STATUS_MAX, notify
 from lightagentd.text.reason import reason
+from lightagentd.unattended.asking import run_until_told
 
 _log = logging.getLogger(__name__)
 
 Event = dict[str, Any]
 """A stored event as clients get it."""
+
+
+class Service(Protocol):
+    """`await run()` follows until it is cancelled."""
+
+    async def run(self) -> None: ...
+
+
+def serve(
+    prog: str,
+    description: str,
+    made: Callable[[Config, Path, Path | None, Path | None], Service],
+    arguments: Sequence[str] | None,
+) -> None:
+    """The program of a service. `made` gets the configuration, the file of its state, the daemon's socket and
+    the runtime folder. What keeps it from its work is a sentence in the journal, and a status that is not 0.
+    """
+    parser = argparse.ArgumentParser(prog=prog, description=description)
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="instead of /etc/lightagentd")
+    parser.add_argument(
+        "--socket", type=Path, metavar="PATH", help="the daemon's (default: as lactl finds it)"
+    )
+    parser.add_argument("--state", type=Path, metavar="FILE", required=True, help="how far it has come")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    try:
+        config, _ = load(options.folder or default_paths().config)
+        runtime = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+        service = made(config, options.state, options.socket, Path(runtime) if runtime else None)
+        run_until_told(service.run)
+    except Cancelled:
+        return  # told to end
+    except LightagentError as err:
+        notify(f"STATUS={err.message}")
+        parser.exit(err.exit_status, f"<3>{err.message} {err.suggestion}\n")
 
 
 async def head_of(client: AsyncClient) -> int:

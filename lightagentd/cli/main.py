@@ -33,7 +33,7 @@ from lightagentd.host import users
 INTERRUPTED_STATUS = 130
 
 GROUPS = {
-    "Ask": "prompt chat acp event wait cancel sessions messages plan",
+    "Ask": "prompt chat shell acp event wait cancel sessions messages plan",
     "Decide": "approvals approve deny confirm inputs answer policy undo panic",
     "Look back": "events history trace audit usage",
     "Assess": "eval rate",

@@ -106,7 +106,7 @@ def command(
         return _several(settings, parameters, timeout_s, alone=not wait or show_reasoning or quiet)
     if not wait:
         return _send(settings, parameters, quiet=quiet)
-    shows = {"quiet": quiet, "thoughts": show_reasoning, "raw": options["schema_file"] is not None}
+    shows: dict[str, Any] = {"quiet": quiet, "thoughts": show_reasoning, "raw": bool(options["schema_file"])}
     return end_with(watch(settings, "Sessions.Prompt", parameters, timeout_s=timeout_s, **shows))
 
 

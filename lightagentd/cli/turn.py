@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, Protocol, Self
 
@@ -142,23 +143,17 @@ def watch(
     hang_up: bool = False,
     raw: bool = False,
     timeout_s: float | None = None,
+    on_event: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
     """Call a method that streams a turn, show it, and raise its error, if it ends with one. Returns the
     metadata of its last call; `found` and `result` are among these where the answer is the report of a skill.
 
     With `raw` the answer is shown as it is: a program wants it. With `hang_up`, Ctrl-C only closes the
     connection, because that cancels the call. After `timeout_s` it raises TimedOut, and the turn goes on.
+    `on_event` gets each event after it is shown.
     """
     asks = is_terminal() and not settings.json and not quiet
-    view: View
-    if settings.json:
-        view = JsonView()
-    elif asks and not raw:
-        from lightagentd.cli.chatting.one_turn import TurnView  # only here: it imports what draws
-
-        view = TurnView(settings, is_call=hang_up, thoughts=thoughts)
-    else:
-        view = AnswerView(quiet=quiet, thoughts=thoughts, is_markdown=not (hang_up or raw))
+    view = _view(settings, draws=asks and not raw, is_call=hang_up, thoughts=thoughts, quiet=quiet, raw=raw)
     session = ""
     failure: LightagentError | None = None
     metadata: dict[str, Any] = {}
@@ -171,6 +166,8 @@ def watch(
                 session = event.get("session") or session
                 interrupt.saw(event)
                 view.show(event)
+                if on_event is not None:
+                    on_event(event)
                 if event["type"] in REQUESTS and asks and may_answer(settings, event):
                     ask(settings, client, event)
                 if event["type"] == "tool_result":
@@ -192,6 +189,16 @@ def watch(
     if failure is not None:
         raise failure
     return metadata
+
+
+def _view(settings: Settings, *, draws: bool, is_call: bool, thoughts: bool, quiet: bool, raw: bool) -> View:
+    if settings.json:
+        return JsonView()
+    if draws:
+        from lightagentd.cli.chatting.one_turn import TurnView  # only here: it imports what draws
+
+        return TurnView(settings, is_call=is_call, thoughts=thoughts)
+    return AnswerView(quiet=quiet, thoughts=thoughts, is_markdown=not (is_call or raw))
 
 
 def end_with(metadata: dict[str, Any]) -> int:

@@ -51,6 +51,8 @@ _OF_ROOT = (
     "lightagentd.events.backup.importing",
 )
 """What lactl imports as root no more, who may not be able to read the tests' Python."""
+_OF_SETUP = ("anyio", "httpcore", "httpx", "lightagentd.cli.setup_model")
+"""What lactl imports to look for model servers."""
 _OF_CHAT = tuple(
     f"lightagentd.cli.chatting.{name}"
     for name in ("conversation", "daemon", "line_screen", "prompt_screen", "startup")
@@ -311,7 +313,7 @@ def _load(program: str) -> None:
     if program == LACTL:
         for command in module.COMMANDS.values():
             importlib.import_module(f"lightagentd.cli.{command.partition(':')[0]}")
-        for name in (*_OF_ROOT, *_OF_CHAT):
+        for name in (*_OF_ROOT, *_OF_SETUP, *_OF_CHAT):
             importlib.import_module(name)
     if program == prepared_workers.KEEPER:
         for name in prepared_workers.USED_LATER:

@@ -38,7 +38,7 @@ GROUPS = {
     "Look back": "events history trace audit usage",
     "Assess": "eval rate",
     "Agents and models": "agents kits triggers webhooks flows hooks models tools mcp skills memory",
-    "Machine": "top health changes snapshot status doctor config reload bridge tokens notify help",
+    "Machine": "setup top health changes snapshot status doctor config reload bridge tokens notify help",
 }
 """The commands, as the help lists them."""
 _IN_ANOTHER = {

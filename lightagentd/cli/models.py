@@ -13,7 +13,7 @@ from lightagentd.cli.table_source import DEFAULT_URL
 from lightagentd.cli.terminal import GREEN, MAGENTA, RED, is_terminal, style
 from lightagentd.errors import LimitExceeded
 
-_TEST_TIMEOUT_S = 1000.0
+TEST_TIMEOUT_S = 1000.0
 """Longer than a model may take for an answer, unless the configuration says otherwise."""
 _COLOURS = {"ready": GREEN, "unusable": RED, "paused": MAGENTA}
 _SHOWN_PROBLEMS = 5
@@ -138,7 +138,7 @@ def test(settings: Settings, agent: str | None, model: str | None) -> None:
     The columns: what was looked for, whether it was seen ('-' where that cannot be told), details. The exit
     status is 0 when the model answered.
     """
-    found = settings.call("Models.Test", timeout_s=_TEST_TIMEOUT_S, model=model, agent=agent)
+    found = settings.call("Models.Test", timeout_s=TEST_TIMEOUT_S, model=model, agent=agent)
     if as_json(settings, found):
         return
     if is_terminal():

@@ -32,6 +32,7 @@ HERE = {
     "notify list": "it reads files",
     "notify test": "it writes files",
     "policy check": "it reads files",
+    "setup": "it writes files",
     "skills add": "it writes files",
     "skills check": "it reads files",
     "skills new": "it writes files",

@@ -8,6 +8,7 @@ import click
 
 from lightagentd.cli.options import Command, Settings
 from lightagentd.cli.output import fields, print_json
+from lightagentd.cli.terminal import is_terminal
 from lightagentd.cli.when import duration, local, size
 from lightagentd.host.users import called
 
@@ -51,7 +52,7 @@ def _daemon(status: dict[str, Any]) -> list[tuple[str, object]]:
         ("daemon", f"lightagentd {status['version']}, {status['state']}, pid {status['pid']}"),
         ("since", f"{local(status['started_us'])} ({duration(status['uptime_s'] * 1000)})"),
         ("agents", f"{status['agents_running']} of {status['agents_total']} running"),
-        ("model", status["model"]),
+        ("model", _model(status["model"])),
         ("sessions", status["sessions"]),
         (
             "turns",
@@ -64,6 +65,13 @@ def _daemon(status: dict[str, Any]) -> list[tuple[str, object]]:
         ("disk", "low: changes are refused" if history["disk_low"] else "ok"),
         ("journal", f"{journal}, {dropped} entries dropped" if dropped else journal),
     ]
+
+
+def _model(model: str) -> str:
+    """The default model; a person is told what that without a network can do."""
+    if model != "runbook" or not is_terminal():
+        return model
+    return "runbook: answers what 'lactl skills list' shows; for a language model: lactl setup"
 
 
 def _workers(status: dict[str, Any]) -> list[tuple[str, object]]:

@@ -396,7 +396,7 @@ answer_misfit: The answer does not fit the schema of the prompt, not at the seco
   prompt what belongs where, choose another model, or a simpler schema. The answers: lactl sessions show
   @SESSION@
 no_runbook: No runbook fits the prompt, and the agent has no language model to ask. | See what can be asked:
-  lactl skills list. lightagentd.toml(5) says how to have a language model answer.
+  lactl skills list. To have a language model answer: lactl setup
 model_rejected: The endpoint refused the request: a wrong or missing key, a model that it does not have, or a
   conversation that is too long for it. The message has its words.
 model_key_refused: The model's endpoint refused the API key. | The key is wrong, missing, or may not use this

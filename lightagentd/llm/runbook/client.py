@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
 RUN, TRANSFER = "skill_run", "agent_transfer"
 """The functions that run a skill's script, and hand the conversation to another agent."""
-_ASK_OTHERWISE = (
-    "See what can be asked: lactl skills list. lightagentd.toml(5) says how to have a language model answer."
-)
+_ASK_OTHERWISE = "See what can be asked: lactl skills list. To have a language model answer: lactl setup"
 NO_REPORT = "The runbook ended without a report."
 _NOTHING = Usage()
 """What an answer takes: it is counted, and there are no tokens."""

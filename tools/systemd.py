@@ -393,7 +393,7 @@ def _status_data(unit: dict[str, Any]) -> dict[str, Any]:
         "sub": unit["SubState"],
         "enabled": unit.get("UnitFileState", ""),
         "result": unit.get("Result", ""),
-        "exit_status": unit.get("ExecMainStatus"),
+        "main_exit_status": unit.get("ExecMainStatus"),  # a stop that went well may leave 15 there
         "main_pid": unit.get("MainPID") or None,
         "memory_bytes": known("MemoryCurrent"),
         "cpu_s": None if cpu is None else cpu / 1e9,

@@ -92,8 +92,10 @@ async def test_the_tools_of_a_server_are_functions_once_they_are_approved(paths:
             wanted = await asked(test)
             assert (wanted.tool, wanted.action, wanted.effect) == ("small", "sample", "change")
             assert wanted.preview == "Undone by: lactl tools call test small.echo 'text=not so'\n"
-            await test.daemon.service.approvals.approve(ME, wanted.id, "", wanted.digest)
+            await test.daemon.service.approvals.approve(ME, wanted.id, "", wanted.digest, "1h")
             found = _results(await events)
+        waiting = test.daemon.registry.shared.confirmations.get(wanted.call_id)
+        assert waiting.back == {"tool": "small", "action": "echo", "args": {"text": "not so"}}
         assert found[0] == ("ok", "hello")
         assert [result for result, _ in found[1:]] == ["policy_denied", "ok", "ok"]
         assert found[3][1] == "of the kit"

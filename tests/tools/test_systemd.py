@@ -120,7 +120,7 @@ async def test_status_of_a_failed_unit_has_result_and_exit_status(address: str, 
     async with fake_systemd(address, broken()):
         result = await call("systemd", "status", unit="broken.service")
     assert "Result: exit-code, exit status 203" in result.output
-    assert result.metadata["exit_status"] == 203
+    assert result.metadata["main_exit_status"] == 203
 
 
 async def test_status_of_a_timer_has_its_next_run(address: str, call: Call) -> None:

@@ -1,7 +1,7 @@
 """How a change is taken back: the call that does it, or why there is none.
 
-Files by their kept content; units by their former state; everything else by the inverse call that the terms
-name.
+Files by their kept content; units by their former state; the calls of a tool whose preview says how they are
+undone by that; everything else by the inverse call that the terms name.
 """
 
 from __future__ import annotations
@@ -22,8 +22,16 @@ KEEPS = {"must_keep": True}
 """What the tool file is told with a change that it has to be able to take back."""
 
 
-def check(terms: Terms, toolbox: Toolbox, tool: str, action: str, effect: str) -> None:
-    """Raises Conflict for a call that could not be taken back, InvalidArgument for an impossible inverse."""
+UNDO = "undo"
+"""Where a preview's facts have the `action` and the `args` that undo the call, with the same tool."""
+
+
+def check(
+    terms: Terms, toolbox: Toolbox, tool: str, action: str, effect: str, before: Mapping[str, Any]
+) -> None:
+    """`before` is what the tool's preview says of the state now. Raises Conflict for a call that could not be
+    taken back, InvalidArgument for an impossible inverse.
+    """
     name = f"{tool}.{action}"
     if effect != Effect.CHANGE.value:
         raise Conflict(f"{name} has the effect {effect}: it changes nothing that could be taken back.")
@@ -36,7 +44,11 @@ def check(terms: Terms, toolbox: Toolbox, tool: str, action: str, effect: str) -
         except (ValueError, LightagentError) as err:
             said = err.message if isinstance(err, LightagentError) else f"{err}."
             raise InvalidArgument(f"The inverse call cannot be made: {said}", field="inverse") from err
-    elif not ((tool == "file" and action in FILES) or (tool == "systemd" and action in UNITS | UNIT_FILES)):
+    elif not (
+        (tool == "file" and action in FILES)
+        or (tool == "systemd" and action in UNITS | UNIT_FILES)
+        or before.get(UNDO)
+    ):
         raise Conflict(
             f"{name} cannot be taken back by itself, and no inverse call is named. Nothing was done.",
             suggestion="Name the command that takes it back: --inverse 'COMMAND'",
@@ -46,12 +58,14 @@ def check(terms: Terms, toolbox: Toolbox, tool: str, action: str, effect: str) -
 
 
 def way_back(terms: Terms, tool: str, action: str, call_id: str, args: Mapping[str, Any], before: Any) -> Any:
-    """The call that takes back a checked one, as `tool`, `action` and `args`; empty for a change that changes
-    nothing. `before` is what the tool's preview says of the state now. Raises Conflict.
+    """The call that takes back a checked one, as `tool`, `action` and `args`; `before` as for `check`. Raises
+    Conflict.
     """
     if terms.inverse:
         by_tool, by_action, by_args = terms.inverse_call()
         return {"tool": by_tool, "action": by_action, "args": by_args}
+    if before.get(UNDO):
+        return {"tool": tool, **before[UNDO]}
     if tool == "file":
         return {"tool": "file", "action": "undo", "args": {"call_id": call_id}}
     state = before.get("unit_file_state" if action in UNIT_FILES else "active_state", "")

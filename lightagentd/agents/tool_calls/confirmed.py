@@ -58,10 +58,10 @@ class ConfirmedCall:
         action, confirmations = ready.action, self._dispatcher.confirmations
         toolbox = self._dispatcher.toolbox(self._origin.agent.name)
         confirmations.check_room()
-        ways.check(terms, toolbox, action.tool, action.name, ready.effect.value)
         before: dict[str, Any] = {}
-        if action.tool == "systemd" and not terms.inverse:
+        if action.tool != "file" and not terms.inverse:
             _, before = await previewed(self._dispatcher, self._origin, ready)
+        ways.check(terms, toolbox, action.tool, action.name, ready.effect.value, before)
         self._back = ways.way_back(terms, action.tool, action.name, ready.call_id, ready.args, before)
         try:
             await self._check_back(toolbox, granted)

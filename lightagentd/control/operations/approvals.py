@@ -130,7 +130,7 @@ class Approvals(Operations, interface="org.lightagent1.Approvals"):
         asked = within or (f"{found.confirm_within_s}s" if found.confirm_within_s else "")
         terms = given_terms(self._redactor, asked, check or found.check, inverse or found.inverse)
         assert terms is not None
-        ways.check(terms, self._toolbox(found.agent), found.tool, found.action, found.effect)
+        ways.check(terms, self._toolbox(found.agent), found.tool, found.action, found.effect, found.expected)
         return terms
 
     @method("Deny", returns="approval")

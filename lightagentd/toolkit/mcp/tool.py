@@ -144,7 +144,9 @@ class McpTool(Tool):
         told = undo.told({name: given.get(own) for name, own in undo.of.names.items()})
         how = by_hand(ctx.agent, self.name, **told) if told else "what it was not called with is needed"
         lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in given.items()]
-        return Preview(text=clean("\n".join([*lines, f"Undone by: {how}", ""])))
+        text = clean("\n".join([*lines, f"Undone by: {how}", ""]))
+        known = told and not undo.needs_result
+        return Preview(text=text, expected={"undo": told} if known else {})
 
     async def ask_server(self, ctx: Context, method: str, params: dict[str, Any]) -> Result:
         """Make a request, and show its result. Raises the call's errors, and NeedsInput."""

@@ -37,6 +37,11 @@ class Undoing:
     action: str
     args: Mapping[str, Any]
 
+    @property
+    def needs_result(self) -> bool:
+        """Whether it is not known before the call."""
+        return any(isinstance(one, str) and "{result." in one for one in self.args.values())
+
     def told(
         self, given: Mapping[str, Any], result: Mapping[str, Any] | None = None
     ) -> dict[str, Any] | None:

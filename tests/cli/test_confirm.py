@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,6 +88,47 @@ def test_a_rule_is_shown_and_written_only_after_a_yes(scripted: ScriptedDaemon, 
     assert lactl("approve", ID, "--rule", "--yes").status == 0
     assert scripted.parameters("Approvals.WriteRule") == {"approval": ID, "sha256": "1" * 64}
     assert scripted.parameters("Approvals.Approve")["digest"] == "0" * 64
+
+
+EXACT = 'name = "x"\ndecision = "allow"\ntool = "bash"\n'
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user writes no file of root's")
+@pytest.mark.parametrize(
+    ("folder", "text", "said"),
+    [
+        ("policy.d", f'[[rule]]\n{EXACT}exactly = {{ command = "x" }}\n', ""),
+        ("policy.d", f"[[rule]]\n{EXACT}", "something else"),
+        (
+            "policy.d",
+            f"[[rule]]\n{EXACT}exactly = {{}}\n[[rule]]\n{EXACT.replace('x', 'y')}",
+            "something else",
+        ),
+        ("policy.d/../..", f"[[rule]]\n{EXACT}exactly = {{}}\n", "not in the folder"),
+    ],
+)
+def test_root_writes_the_rule_that_the_daemon_cannot_write(
+    scripted: ScriptedDaemon,
+    lactl: Lactl,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    folder: str,
+    text: str,
+    said: str,
+) -> None:
+    monkeypatch.setenv("LIGHTAGENT_CONFIG_DIR", str(tmp_path))
+    path = tmp_path / folder / "50-x.toml"
+    scripted.answer("Approvals.Get", {"approval": approval(state="denied")})
+    scripted.answer("Approvals.ProposeRule", {"proposal": PROPOSAL | {"path": str(path), "text": text}})
+    refused = {"message": "It cannot write there.", "suggestion": ""}
+    scripted.fail("Approvals.WriteRule", "org.lightagent1.PermissionDenied", **refused)
+    scripted.answer("Manager.Reload", {"restart": []})
+    done = lactl("approve", ID, "--rule", "--yes")
+    assert (done.status == 0, path.exists()) == (not said, not said), done
+    assert said in done.err
+    if not said:
+        assert path.read_text() == text
+        assert lactl("approve", ID, "--rule", "--yes").status != 0, "it is left as it is"
 
 
 @pytest.mark.parametrize(

@@ -173,15 +173,21 @@ class Approvals(Operations, interface="org.lightagent1.Approvals"):
     async def _admit_to(
         self, caller: Caller, operation: Operation, approval: str
     ) -> tuple[Caller, policy.Approval]:
-        """The approval, if the caller may see it. Raises ApprovalNotFound, PermissionDenied."""
+        return await admit_to(self._access, self._kept, caller, operation, approval)
 
-        def find(caller: Caller) -> tuple[str, policy.Approval]:
-            found = self._kept.questions.get(approval)
-            if not sees(caller, found.owner):
-                raise store.not_found(approval)
-            return found.agent, found
 
-        return await self._access.admit_to_own(caller, operation, find)
+async def admit_to(
+    access: Access, kept: store.Approvals, caller: Caller, operation: Operation, approval: str
+) -> tuple[Caller, policy.Approval]:
+    """The approval, if the caller may see it. Raises ApprovalNotFound, PermissionDenied."""
+
+    def find(caller: Caller) -> tuple[str, policy.Approval]:
+        found = kept.questions.get(approval)
+        if not sees(caller, found.owner):
+            raise store.not_found(approval)
+        return found.agent, found
+
+    return await access.admit_to_own(caller, operation, find)
 
 
 def given_terms(redactor: Redactor, within: str, check: str, inverse: str) -> Terms | None:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from lightagentd import api
 from lightagentd.agents.tool_calls.origin import host_of
 from lightagentd.control.authz import Caller
-from lightagentd.control.operations.access import Access, sees
+from lightagentd.control.operations.access import Access
+from lightagentd.control.operations.approvals import admit_to
 from lightagentd.control.operations.declared import Operations, method
 from lightagentd.control.operations.policy import policy_change
 from lightagentd.errors import Conflict, LightagentError, PermissionDenied, Refused
@@ -26,7 +27,6 @@ from lightagentd.policy.decide import SHELLS
 from lightagentd.policy.in_force import retake_rules
 from lightagentd.policy.operation import Operation
 from lightagentd.policy.proposed import Proposal, propose
-from lightagentd.policy.questions import approvals as store
 from lightagentd.policy.questions.approval import LEFT_OUT, Approval
 from lightagentd.policy.replay import Replay
 from lightagentd.policy.rulefiles import POLICY_FOLDER, RuleSet, load_texts, read_files, rule_files
@@ -102,14 +102,7 @@ class Rules(Operations, interface="org.lightagent1.Approvals"):
 
     async def _found(self, caller: Caller, approval: str) -> Approval:
         """Raises ApprovalNotFound; Conflict for one whose call cannot be put into a rule."""
-
-        def find(caller: Caller) -> tuple[str, Approval]:
-            found = self._kept.questions.get(approval)
-            if not sees(caller, found.owner):
-                raise store.not_found(approval)
-            return found.agent, found
-
-        _, found = await self._access.admit_to_own(caller, Operation.INSPECT, find)
+        _, found = await admit_to(self._access, self._kept, caller, Operation.INSPECT, approval)
         if found.volatile or found.hidden or found.args != self._history.redactor.value(found.args):
             raise Conflict(
                 f"The call of {found.id} holds a secret, which no file of rules may have.",

@@ -15,12 +15,14 @@ import pytest
 import pytest_asyncio
 
 from lightagentd.agents.confirming import confirmations, records, ways
+from lightagentd.agents.confirming.confirmations import Confirmations
 from lightagentd.agents.confirming.records import Confirmation
 from lightagentd.client.aio import AsyncClient
 from lightagentd.config.terms import Terms
 from lightagentd.control.authz import Caller
 from lightagentd.daemon.daemon import Daemon
 from lightagentd.errors import Conflict, InvalidArgument, LightagentError, NotFound, PermissionDenied
+from lightagentd.events.history import History
 from lightagentd.events.types.history import HistoryInstalled
 from lightagentd.host.paths import Paths
 from tests.agents.asking import FRONT, TOML, Watched, asked, asking
@@ -34,6 +36,8 @@ from tests.scripted_model import ScriptedModel, call, say
 OTHER = Caller(uid=54321, gid=OUTSIDERS_GID, pid=1)
 HOUR_US = 3_600_000_000
 NO_DELETE = '[[rule]]\nname = "no-delete"\ndecision = "deny"\ntool = "file"\naction = "delete"\n'
+BACK = {"tool": "file", "action": "undo", "args": {"call_id": "x"}}
+TEXTS = dict.fromkeys(("id", "agent", "session", "tool", "action", "what", "approval"), "x")
 in_module_loop = pytest.mark.asyncio(loop_scope="module")
 
 
@@ -287,6 +291,7 @@ async def test_after_a_restart_it_is_tried_once_more_and_nothing_old_acts(paths:
         confirmations_._watch(gone)
         await until(lambda: any("not taken back yet" in problem for problem in daemon.problems()))
         assert state(daemon, "call_gone") == "waiting", "its agent is not there any more, which is said"
+        assert (await daemon.service.confirmations.confirm(ME, gone.id)).state == "confirmed"
         assert (await daemon.service.confirmations.confirm(ME, failing)).state == "confirmed"
         assert not any(failing in problem for problem in daemon.problems())
     assert tried.read_text().count("\n") == 2
@@ -295,8 +300,7 @@ async def test_after_a_restart_it_is_tried_once_more_and_nothing_old_acts(paths:
 
 def test_another_boot_counts_what_is_left_by_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
     terms = Terms(within_s=3600)
-    texts = dict.fromkeys(("id", "agent", "session", "tool", "action", "what", "approval"), "x")
-    before: Confirmation = records.begun(terms, {}, owner=0, approved_by=None, seat={}, **texts)
+    before: Confirmation = records.begun(terms, BACK, owner=0, approved_by=None, seat={}, **TEXTS)
     assert before.of_this_boot() is before
     earlier = replace(before, boot="another", boot_due_us=5)
     assert 3590 < earlier.of_this_boot().left_s <= 3600
@@ -371,6 +375,24 @@ async def test_a_step_of_a_flow_names_what_takes_its_change_back(
         assert out.read_text() == "ran\n"
         set_clock(monkeypatch, HOUR_US)
         await until(lambda: not out.exists())
+
+
+async def test_no_user_takes_all_room_and_what_is_over_is_forgotten(paths: Paths) -> None:
+    one = records.begun(Terms(within_s=60), BACK, owner=1, approved_by=None, seat={}, **TEXTS)
+    history = History(paths.history)
+    await history.start()
+    kept = Confirmations(history)
+    kept._all = {f"call_{n}": replace(one, id=f"call_{n}", state="waiting") for n in range(50)}
+    with pytest.raises(Conflict, match="Too many"):
+        kept.check_room(1)
+    kept.check_room(2)
+    over = {f"over_{n}": replace(one, id=f"over_{n}", state="confirmed", begun_us=2) for n in range(201)}
+    kept._all = {"oldest": replace(one, id="oldest", state="waiting", begun_us=1), **over}
+    assert (await kept.confirm("oldest", 0)).state == "confirmed"
+    assert "oldest" in kept._all
+    assert len(kept._all) == 201
+    await kept.close()
+    await history.close()
 
 
 def test_units_get_the_state_that_they_had() -> None:

@@ -59,7 +59,7 @@ PATIENCE_S = 5.0
 TRIES = 2
 KEPT = 200
 """Changes that are over and stay listed; the history has all."""
-OPEN_IN_ALL = 200
+OPEN_IN_ALL, OPEN_OF_OWNER = 200, 50
 WHAT_CHARS = 300
 _ROOT = 0
 """As whom a file is put back, as an administrator does with `lactl undo`."""
@@ -133,7 +133,10 @@ class Confirmations:
             for one in failed
         ]
         late = [(self._all[key], why) for key, (_, why) in self._later.items() if key in self._all]
-        return found + [f"{_named(one)} is not taken back yet: {why}" for one, why in late]
+        return found + [
+            f"{_named(one)} is not taken back yet: {why} To keep it: lactl confirm {one.id}"
+            for one, why in late
+        ]
 
     async def settle(self) -> None:
         """Wait for what is on its way to the disk: nobody is told what a kill could undo."""
@@ -152,10 +155,11 @@ class Confirmations:
 
     # The call
 
-    def check_room(self) -> None:
-        """Raises Conflict when too many changes wait."""
-        if sum(one.open for one in self._all.values()) >= OPEN_IN_ALL:
-            raise Conflict(f"{OPEN_IN_ALL} changes wait to be confirmed already.", suggestion="lactl confirm")
+    def check_room(self, owner: int) -> None:
+        """Raises Conflict when too many changes wait, of a user or in all."""
+        owners = [one.owner for one in self._all.values() if one.open]
+        if len(owners) >= OPEN_IN_ALL or owners.count(owner) >= OPEN_OF_OWNER:
+            raise Conflict("Too many changes wait to be confirmed already.", suggestion="lactl confirm")
 
     def begin(
         self, ready: Ready, origin: Origin, terms: Terms, back: dict[str, Any], granted: Approval | None
@@ -234,7 +238,8 @@ class Confirmations:
         found = self.get(call_id)
         if found.state == "running":
             raise Conflict(f"The call {call_id} still runs.", suggestion="Confirm it once it has ended.")
-        if found.state == "taking_back" or (found.state == "waiting" and not found.left_s):
+        late = found.state == "waiting" and not found.left_s and call_id not in self._later
+        if late or found.state == "taking_back":
             raise Conflict(f"The time is over, and {_named(found)} is being taken back.")
         if found.state not in ("waiting", "failed"):
             raise Conflict(f"{_named(found)} {outcome_words(found)}.")
@@ -254,11 +259,11 @@ class Confirmations:
         about = {"call_id": found.id, "tool": found.tool, "action": found.action}
         with within(agent=found.agent, session=found.session, owner=found.owner):
             event = kind(**about, **({"message": message} if message else {}), **more).event()
-        over = [one for one in self.listed() if not one.open and one.state != "failed"]
+        over = [one for one in self.listed() if not one.open and one.state != "failed" and one.id != found.id]
         old = over[: max(0, len(over) - KEPT)]
         for one in old:
             del self._all[one.id]
-        return [event], [found.change(), *(one.change(there=False) for one in old if one.id != found.id)]
+        return [event], [found.change(), *(one.change(there=False) for one in old)]
 
     async def _move(self, found: Confirmation, kind: type[types._Confirmation], **more: Any) -> None:
         before = self._all[found.id]

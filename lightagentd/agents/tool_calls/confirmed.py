@@ -57,7 +57,7 @@ class ConfirmedCall:
             return
         action, confirmations = ready.action, self._dispatcher.confirmations
         toolbox = self._dispatcher.toolbox(self._origin.agent.name)
-        confirmations.check_room()
+        confirmations.check_room(self._origin.owner)
         before: dict[str, Any] = {}
         if action.tool != "file" and not terms.inverse:
             _, before = await previewed(self._dispatcher, self._origin, ready)

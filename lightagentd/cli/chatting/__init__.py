@@ -8,11 +8,14 @@
     shown          what the screen shows already
     progress       running calls and unfinished text, for the live region
     passages       text as it streams: its finished blocks, and the one that is not finished yet
-    markdown       Markdown for a terminal, with rich
+    folded         what the screen shows folded, whole
     questions      the questions that the person at the terminal has to answer
     startup        which session a chat begins with
     commands       the table of the commands, and which one a line means
-    acting         what the commands do; session_acting has those about sessions
+    acting         what the commands do; session_acting has those about sessions, looking those that show
+                   again what was folded or said, again those that prompt again or begin elsewhere
+    bringing       what goes along with a prompt: named files, and the output of the person's own commands
+    pasting        pasted blocks, which stand in the typed line as a few words
     completion     what Tab offers
     screen         what the conversation needs of a screen
     prompt_screen  the screen of a terminal that can move its cursor, with prompt-toolkit

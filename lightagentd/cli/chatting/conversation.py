@@ -95,7 +95,7 @@ class Conversation:
     def below(self) -> str:
         shown, queued = self.transcript, len(self.transcript.progress.queued)
         words = [cell(self.agent), cell(self.info.get("title") or "new session")[:_TITLE_CHARS]]
-        words += [cell(model)] if (model := shown.model or self.info.get("model")) else []
+        words += [cell(model)] if (model := self.info.get("model") or shown.model) else []
         if shown.tokens:
             part = (
                 f" of {self._window / 1000:.0f}k ({shown.tokens / self._window:.0%})" if self._window else ""
@@ -225,7 +225,7 @@ class Conversation:
             if not self.info.get("title"):
                 found = await self.daemon.call("Sessions.Get", session=self.session)
                 self.transcript.session = self.info | {"title": found["title"]}
-            if self._window_of != (asked := (self.session, self.transcript.model)):
+            if self._window_of != (asked := (self.session, self.info.get("model") or self.transcript.model)):
                 context = await self.daemon.call("Sessions.Context", session=self.session)
                 self._window_of, self._window = asked, context["window_tokens"]
                 self.transcript.model = self.transcript.model or context["model"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
@@ -53,15 +54,15 @@ def command(settings: Settings, agent: str | None, session: str | None, new: boo
         from lightagentd.cli.default_agent import default_agent
 
         agent = default_agent(settings)
-    settings.call("Agents.Get", name=agent)  # asks for a password while the terminal is still free
+    about = settings.call("Agents.Get", name=agent)  # asks for a password while the terminal is still free
     whole = whole_session(settings, session) if session else ""
     if plain:
         be_plain()
     can_draw = is_terminal() and sys.stdin is not None and sys.stdin.isatty()
-    return _chat(settings, agent, whole, new=new, draws=can_draw and not is_dumb())
+    return _chat(settings, about, whole, new=new, draws=can_draw and not is_dumb())
 
 
-def _chat(settings: Settings, agent: str, session: str, *, new: bool, draws: bool) -> int:
+def _chat(settings: Settings, about: dict[str, Any], session: str, *, new: bool, draws: bool) -> int:
     import asyncio
 
     from lightagentd.cli.chatting.conversation import Conversation
@@ -79,8 +80,8 @@ def _chat(settings: Settings, agent: str, session: str, *, new: bool, draws: boo
         else:
             screen = LineScreen()
         daemon = Daemon(settings, screen)
-        opening = await open_first(daemon, agent, session, new=new)
-        return await Conversation(screen, daemon, agent).run(opening)
+        opening = await open_first(daemon, about, session, new=new)
+        return await Conversation(screen, daemon, about["name"]).run(opening)
 
     try:
         return asyncio.run(chat())

@@ -27,11 +27,15 @@ class Opening:
     lines: tuple[str, ...] = ()
 
 
-async def open_first(daemon: Daemon, agent: str, session: str, *, new: bool) -> Opening:
-    """The session that the command line asks for. Raises the errors of the client, and InvalidArgument."""
+async def open_first(daemon: Daemon, about: dict[str, Any], session: str, *, new: bool) -> Opening:
+    """The session that the command line asks for, with the agent that `about` tells of.
+
+    Raises the errors of the client, and InvalidArgument.
+    """
+    agent = about["name"]
     if not session:
         first = await (open_new if new else open_latest)(daemon, agent)
-        return first if first.session["turns"] else await _with_what_works(daemon, first)
+        return first if first.session["turns"] else _with_what_works(about, first)
     found = await daemon.call("Sessions.Get", session=session)
     if found["agent"] != agent:
         raise InvalidArgument(
@@ -42,9 +46,8 @@ async def open_first(daemon: Daemon, agent: str, session: str, *, new: bool) -> 
     return opening(found)
 
 
-async def _with_what_works(daemon: Daemon, first: Opening) -> Opening:
+def _with_what_works(agent: dict[str, Any], first: Opening) -> Opening:
     """The opening of an empty session; for an agent without a language model, with what it answers."""
-    agent = await daemon.call("Agents.Get", name=first.session["agent"])
     if agent["model"] != _RUNBOOK or agent["fallback"]:
         return first
     lines = (

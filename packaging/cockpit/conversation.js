@@ -20,6 +20,7 @@ export class Conversation {
         this.earlier = 0;
         this.turn = null;
         this.plan = null;
+        this.finished = new Set(); // the turns that were over when the stored events were read
         open.add(this);
         this.begin();
     }
@@ -55,7 +56,10 @@ export class Conversation {
             const plan = await call("Plans.Get", [this.id]).catch(() => null);
             this.plan = plan?.phase === "off" ? null : plan;
             const asked = this.items.filter(item => item.kind === "approval" || item.kind === "input");
-            this.items = [...built(page.events), ...asked.filter(item => !item.state)];
+            const stored = built(page.events);
+            this.finished = new Set(stored.filter(item => item.kind === "end").map(item => item.trace));
+            this.joined ||= stored.length > 0 && !this.finished.has(stored.at(-1).trace);
+            this.items = [...stored, ...asked.filter(item => !item.state)];
             this.earlier = page.next_seq;
             this.error = null;
         } catch (error) {
@@ -110,14 +114,16 @@ export class Conversation {
 
     take(event) {
         const trace = event.trace_id;
-        if (this.loading && !["session", "plan"].includes(event.type)) {
+        const ofTurn = !["session", "plan"].includes(event.type);
+        if (this.loading && ofTurn) {
             this.missed = true;
             if (event.type === "done" || event.type === "error")
                 this.over = true;
         }
-        const act = TAKEN[event.type];
-        if (act)
-            act(this, event, trace);
+        if (!(ofTurn && this.finished.has(trace)))
+            TAKEN[event.type]?.(this, event, trace);
+        else if (event.type === "done" || event.type === "error")
+            this.ended(); // all of it was stored already: the watch is behind
     }
 
     changed(item) {
@@ -144,6 +150,19 @@ export class Conversation {
         }
     }
 }
+
+const asks = kind => (it, event) => {
+    if (!it.find(kind, kind, event[kind]))
+        it.add({ ...event, kind, agent: it.session?.agent });
+};
+
+const answers = kind => (it, event) => {
+    const item = it.find(kind, kind, event[kind]);
+    if (item) {
+        Object.assign(item, { state: event.state, note: event.note, answer: event.answer });
+        it.changed(item);
+    }
+};
 
 const TAKEN = {
     session: (it, { session_info: session }) => {
@@ -196,28 +215,10 @@ const TAKEN = {
         Object.assign(item, { result, output: text || item.output, duration_ms, live: false });
         it.changed(item);
     },
-    approval_requested: (it, event) => {
-        if (!it.find("approval", "approval", event.approval))
-            it.add({ ...event, kind: "approval", agent: it.session?.agent });
-    },
-    approval_answered: (it, { approval, state, note }) => {
-        const item = it.find("approval", "approval", approval);
-        if (item) {
-            Object.assign(item, { state, note });
-            it.changed(item);
-        }
-    },
-    input_requested: (it, event) => {
-        if (!it.find("input", "input", event.input))
-            it.add({ ...event, kind: "input", agent: it.session?.agent });
-    },
-    input_answered: (it, { input, state, answer }) => {
-        const item = it.find("input", "input", input);
-        if (item) {
-            Object.assign(item, { state, answer });
-            it.changed(item);
-        }
-    },
+    approval_requested: asks("approval"),
+    approval_answered: answers("approval"),
+    input_requested: asks("input"),
+    input_answered: answers("input"),
     plan: (it, { plan }) => {
         it.plan = plan?.phase === "off" ? null : plan;
         it.told(it);

@@ -6,19 +6,17 @@ what a token stands for. Wrong ones count as wrong tokens of their address.
 
 from __future__ import annotations
 
-import json
 from html import escape
 from typing import Any
 
 from starlette.responses import HTMLResponse, Response
 
 from lightagentd.client.aio import AsyncClient
-from lightagentd.config.terms import words as confirm_words
 from lightagentd.errors import LightagentError, NotFound
 from lightagentd.gateway.asked import Asked, Endpoint
 from lightagentd.gateway.callers import TIMEOUT_S
 from lightagentd.gateway.refusals import status_of
-from lightagentd.text.readable import visible, warnings
+from lightagentd.text.readable import call_lines, visible
 
 PATH = "/answers/"
 _BODY_BYTES = 4096
@@ -59,30 +57,13 @@ async def _answered(asked: Asked, *, decide: bool) -> Response:
         return _page(_DONE[found["decision"]], [_call(found["approval"])])
     return _page(
         f"{_BUTTON[found['decision']]}, as {found['user']}?",
-        _lines(found["approval"]),
+        [_call(found["approval"]), *call_lines(found["approval"])],
         button=_BUTTON[found["decision"]],
     )
 
 
 def _call(approval: dict[str, Any]) -> str:
     return f"{approval['tool']}.{approval['action']} ({approval['effect']}) of the agent {approval['agent']}"
-
-
-def _lines(approval: dict[str, Any]) -> list[str]:
-    """The whole call."""
-    args = approval["args"] if isinstance(approval["args"], dict) else {"arguments": approval["args"]}
-    lines = [_call(approval)]
-    if approval["volatile"]:
-        return [*lines, "Its arguments hold a secret, so they are not shown here."]
-    if approval["cwd"]:
-        args = {**args, "cwd": approval["cwd"]}
-    for name, value in args.items():
-        lines.append(f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
-    if approval["preview"]:
-        lines.append(f"What it would do:\n{approval['preview']}")
-    if takes_back := confirm_words(approval):
-        lines.append(takes_back)
-    return [*lines, *warnings(args), f"Asked by the rule {approval['rule']}: {approval['reason']}"]
 
 
 def _page(title: str, lines: list[str], *, button: str = "", status: int = 200) -> Response:

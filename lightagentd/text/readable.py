@@ -48,6 +48,35 @@ def _visible(char: str) -> str:
     return escaped(char)
 
 
+def barred(value: Any) -> str:
+    """A value, visible, with a bar before each line but the first: none can look like a line of ours."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return visible(text).replace("\n", "\n| ")
+
+
+def call_lines(asked: dict[str, Any]) -> list[str]:
+    """All of a call that a person is asked about (`api.Approval`), and all that a yes to it allows, as plain
+    text: one item for each thing that is said.
+    """
+    args = asked["args"] if isinstance(asked["args"], dict) else {"arguments": asked["args"]}
+    if asked["volatile"]:
+        lines = ["Its arguments hold a secret, so they are not shown here."]
+    else:
+        args = {**args, **({"cwd": asked["cwd"]} if asked["cwd"] else {})}
+        lines = [f"{barred(name)}: {barred(value)}" for name, value in args.items()]
+        if asked["preview"]:
+            lines.append(f"What it would do: {barred(asked['preview'])}")
+    if asked["confirm_within_s"]:
+        lines.append(f"Taken back {asked['confirm_within_s']} s after it is done, unless it is confirmed")
+        lines += [f"Taken back by: {barred(asked['inverse'])}"] if asked["inverse"] else []
+        lines += [f"Confirmed when this ends with 0: {barred(asked['check'])}"] if asked["check"] else []
+    lines += warnings(args)
+    return [
+        *lines,
+        f"Asked by the rule {barred(asked['rule'])}: {barred(asked['reason'])}".removesuffix(": "),
+    ]
+
+
 def warnings(arguments: dict[str, Any]) -> list[str]:
     """Easily overlooked parts of the arguments, as sentences; they come last, next to the question."""
     found = []

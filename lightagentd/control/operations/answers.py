@@ -11,7 +11,7 @@ from __future__ import annotations
 import hmac
 import os
 import pwd
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -55,7 +55,7 @@ class Answers(Operations, interface="org.lightagent1.Approvals"):
             raise ApprovalMismatch(f"The approval {found.id} asks about something else.")
         return [
             api.AnswerToken(decision=decision, token=token)
-            for name, _, decision, token in self._tokens_of(found)
+            for _, name, _, decision, token in self._tokens_of([found])
             if name == destination
         ]
 
@@ -79,11 +79,10 @@ class Answers(Operations, interface="org.lightagent1.Approvals"):
     def _meant(self, token: str) -> tuple[str, Destination, str, Approval]:
         """What a token stands for. Each is compared, whichever it is. Raises NotFound."""
         meant = None
-        for approval in self._kept.questions.open_ones():
-            if approval.state is State.WAITING:
-                for name, destination, decision, known in self._tokens_of(approval):
-                    if hmac.compare_digest(known.encode(), token.encode("utf-8", "replace")):
-                        meant = name, destination, decision, approval
+        waiting = [one for one in self._kept.questions.open_ones() if one.state is State.WAITING]
+        for approval, name, destination, decision, known in self._tokens_of(waiting):
+            if hmac.compare_digest(known.encode(), token.encode("utf-8", "replace")):
+                meant = name, destination, decision, approval
         if meant is None:
             self._tokens.refused_answer()
             raise NotFound(
@@ -92,16 +91,25 @@ class Answers(Operations, interface="org.lightagent1.Approvals"):
             )
         return meant
 
-    def _tokens_of(self, approval: Approval) -> Iterator[tuple[str, Destination, str, str]]:
-        """Each token that answers an approval, by the present configuration."""
+    def _tokens_of(
+        self, approvals: Iterable[Approval]
+    ) -> Iterator[tuple[Approval, str, Destination, str, str]]:
+        """Each token that answers one of them, by the present configuration."""
         notify = self._now.config.notify
-        for name, destination in notify.to.items() if notify.answers.on else ():
-            try:
-                uid = pwd.getpwnam(destination.user).pw_uid if destination.user else -1
-            except KeyError:
-                continue
-            for decision in _decisions(notify, approval) if uid >= 0 else ():
-                yield name, destination, decision, self._kept.answer_token(approval, name, uid, decision)
+        users = {name: _uid(one.user) for name, one in notify.to.items() if one.user and notify.answers.on}
+        for approval in approvals:
+            for decision in _decisions(notify, approval) if users else ():
+                for name, uid in users.items():
+                    if uid is not None:
+                        token = self._kept.answer_token(approval, name, uid, decision)
+                        yield approval, name, notify.to[name], decision, token
+
+
+def _uid(user: str) -> int | None:
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return None
 
 
 def _decisions(notify: Notify, approval: Approval) -> list[str]:

@@ -34,7 +34,8 @@ def children() -> set[str]:
     return found - _kept_children
 
 
-def _descriptors() -> dict[str, str]:
+def descriptors() -> dict[str, str]:
+    """What each open descriptor of this process is."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the one that lists the folder
@@ -57,19 +58,19 @@ class Left:
 
     def __init__(self) -> None:
         self._children = children()
-        self._descriptors = _descriptors().keys()
+        self._descriptors = descriptors().keys()
         self._deadline = 0.0
         self._found: list[str] = []
 
     def wait(self) -> bool:
         """Look, and say whether to look again a little later."""
         self._deadline = self._deadline or time.monotonic() + GOING_S
-        descriptors = _descriptors()
+        opened = descriptors()
         left = {
             "tasks are left": _tasks(),
             "child processes are left": children() - self._children,
             "descriptors are left open": {
-                fd: descriptors[fd] for fd in descriptors.keys() - self._descriptors - _kept_descriptors
+                fd: opened[fd] for fd in opened.keys() - self._descriptors - _kept_descriptors
             },
         }
         self._found = [f"{what}: {those}" for what, those in left.items() if those]

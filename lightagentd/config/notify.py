@@ -8,16 +8,19 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from lightagentd.config.models import credential, read_key
+from lightagentd.config.models import read_key
 from lightagentd.config.section import Seconds, Section
 from lightagentd.errors import ConfigError
 
-About = Literal["approval", "question", "triage", "trigger", "health", "budget", "panic"]
+About = Literal["approval", "question", "confirmation", "triage", "trigger", "health", "budget", "panic"]
 EVENTS: tuple[About, ...] = get_args(About)
 _TIMES = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
+_TOPIC = re.compile(r"https?://.+/[A-Za-z0-9_-]{1,64}")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+_SECRET_CHARS = 8
+"""What is shorter is a word that messages may hold."""
 _NEEDS = {
     "ntfy": ("url",),
     "webhook": ("url", "secret_file"),
@@ -54,6 +57,9 @@ class Destination(Section):
     url: Url = ""
     """Of ntfy: server and topic, such as `https://ntfy.sh/TOPIC`; whoever knows the name of a topic without
     access rules can read it. Of a webhook: the receiver. Of matrix: the homeserver."""
+    url_file: Path | None = None
+    """A file with the url instead, where that is a secret, such as the topic of ntfy or the address of a
+    webhook; a bare name is a credential of the service (`LoadCredential=`)."""
     secret_file: Path | None = None
     """A file with the access token of ntfy or matrix, or the secret of a webhook (`whsec_…`, or any text); a
     bare name is a credential of the service (`LoadCredential=`)."""
@@ -78,9 +84,14 @@ class Destination(Section):
 
     @model_validator(mode="after")
     def _has_what_it_needs(self) -> Destination:
-        if missing := [key for key in _NEEDS[self.kind] if not getattr(self, key)]:
+        given = {key for key in _NEEDS[self.kind] if getattr(self, key)} | (
+            {"url"} if self.url_file else set()
+        )
+        if missing := [key for key in _NEEDS[self.kind] if key not in given]:
             raise ValueError(f"the kind {self.kind} needs {' and '.join(missing)}")
-        if self.kind == "ntfy" and not re.fullmatch(r"https?://.+/[A-Za-z0-9_-]{1,64}", self.url):
+        if self.url and self.url_file:
+            raise ValueError("give url or url_file, not both")
+        if self.kind == "ntfy" and self.url and not _TOPIC.fullmatch(self.url):
             raise ValueError("the url of ntfy ends in the topic: https://ntfy.sh/TOPIC")
         return self
 
@@ -126,9 +137,22 @@ class Notify(Section):
     """How often the history is asked for what happened."""
     answers: Answers = Field(default_factory=Answers)
 
+    @model_validator(mode="after")
+    def _allow_only_what_agents_cannot_read(self) -> Notify:
+        """An agent that can read a topic would allow its own calls."""
+        for name, one in self.to.items() if self.answers.on and self.answers.approve else ():
+            if one.kind == "ntfy" and one.user and not (one.url_file or one.secret_file):
+                raise ValueError(
+                    f"answers.approve: agents may read this file, and so the topic of {name}; name a file"
+                    " that only root reads, in its url_file (or secret_file, for a topic with access rules)"
+                )
+        return self
+
 
 def checked(notify: Notify) -> Notify:
-    """The section, if somebody is to be told, and every secret can be read. Raises ConfigError."""
+    """The section with each url from its file, if somebody is to be told, and every secret can be read.
+    Raises ConfigError.
+    """
     if not notify.to:
         raise ConfigError(
             "There is nobody to notify.",
@@ -136,11 +160,34 @@ def checked(notify: Notify) -> Notify:
         )
     for destination in notify.to.values():
         secret_of(destination)
-    return notify
+    return notify.model_copy(update={"to": {name: _with_url(name, one) for name, one in notify.to.items()}})
+
+
+def _with_url(name: str, destination: Destination) -> Destination:
+    """Raises ConfigError, which does not say what the file holds."""
+    if destination.url_file is None:
+        return destination
+    given = {**destination.model_dump(), "url": read_key(destination.url_file), "url_file": None}
+    try:
+        return Destination(**given)
+    except ValidationError:
+        raise ConfigError(
+            f"The file of notify.to.{name}.url_file holds no url for the kind {destination.kind}.",
+            suggestion="Write it into that file, and nothing else, such as https://ntfy.sh/TOPIC.",
+        ) from None
 
 
 def secret_of(destination: Destination) -> str:
     """The token or secret; empty where none is named. Raises ConfigError."""
-    if destination.secret_file is None:
-        return ""
-    return read_key(credential(destination.secret_file))
+    return "" if destination.secret_file is None else read_key(destination.secret_file)
+
+
+def secrets_of(notify: Notify) -> list[str]:
+    """All that must be in no message. Raises ConfigError."""
+    urls = [read_key(one.url_file) for one in notify.to.values() if one.url_file is not None]
+    found = [
+        *(secret_of(one) for one in notify.to.values()),
+        *urls,
+        *(url.rpartition("/")[2] for url in urls),
+    ]
+    return [one for one in found if len(one) >= _SECRET_CHARS]

@@ -1,7 +1,6 @@
 """Looks at what has no event: the health of the machine and of the daemon, and how much of budgets is used.
 
-What was found is kept, so that nothing is told twice: a problem again only once it had gone, a budget once in
-its period.
+What was wrong is kept, so that no problem is told again until it had gone; a budget has one id in its period.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from lightagentd.config.configuration import Budgets
 from lightagentd.config.service_problem import SERVICES
 from lightagentd.errors import LightagentError
 from lightagentd.notify.notices import Notice, Reader, named
+from lightagentd.text.readable import barred
 
 _NUMBERS = re.compile(r"\d+")
 _KEPT_MOST = 1000
@@ -25,23 +25,25 @@ _SKILL = "health"
 _WHOSE = {"owner": "user {}", "owner_day": "user {} today (UTC)", "day": "all users today (UTC)"}
 
 
-async def health(client: AsyncClient, told: dict[str, Any], reader: Reader) -> Notice | None:
-    """What got worse since the last look; None for nothing. `told` keeps it. Raises a client's errors."""
+async def health(
+    client: AsyncClient, before: list[str] | None, reader: Reader
+) -> tuple[list[str], Notice | None]:
+    """What is wrong now, by stable keys, and a notice of what was not among those of the look before. Raises
+    a client's errors.
+    """
     found = {f"daemon {_NUMBERS.sub('#', text)}": text for text in await _problems(client)}
     try:
         found |= {f"machine {_NUMBERS.sub('#', one['text'])}": one["text"] for one in await _findings(client)}
     except (LightagentError, KeyError, TypeError, ValueError):
-        kept = told.get("health", [])  # what cannot be looked at is neither better nor worse
-        found |= {key: "" for key in kept if key not in found and not key.startswith("daemon ")}
-    before, told["health"] = told.get("health"), sorted(found)[:_KEPT_MOST]
-    if before is None:
-        return None
-    worse = [found[key] for key in sorted(found) if key not in before and found[key]]
+        # What cannot be looked at is neither better nor worse.
+        found |= {key: "" for key in before or () if key not in found and not key.startswith("daemon ")}
+    known = sorted(found)[:_KEPT_MOST]
+    worse = [found[key] for key in sorted(found) if before is not None and key not in before and found[key]]
     if not worse:
-        return None
-    text = "\n".join(f"- {one}" for one in worse)
-    number = f"health-{time.time_ns()}"
-    return reader.made("health", number, "Something is wrong with this machine", text, hint="lactl health")
+        return known, None
+    text = "\n".join(f"- {barred(one)}" for one in worse)
+    title, number = "Something is wrong with this machine", f"health-{time.time_ns()}"
+    return known, reader.made("health", title, text, number=number, hint="lactl health")
 
 
 async def _problems(client: AsyncClient) -> list[str]:
@@ -72,33 +74,24 @@ async def _findings(client: AsyncClient) -> list[dict[str, Any]]:
     return [one for one in json.loads(text)["findings"] if one["severity"] == "problem"]
 
 
-async def budgets(
-    client: AsyncClient, limits: Budgets, percent: int, told: dict[str, Any], reader: Reader
-) -> list[Notice]:
-    """A notice for each budget of which so much is used, once in its period. `told` keeps for which. Raises
-    the errors of a client.
+async def budgets(client: AsyncClient, limits: Budgets, percent: int, reader: Reader) -> list[Notice]:
+    """A notice for each budget of which so much is used; its id is that of the budget and of its period.
+    Raises the errors of a client.
     """
-    today, made, near = time.strftime("%Y-%m-%d", time.gmtime()), [], []
+    today, made = time.strftime("%Y-%m-%d", time.gmtime()), []
     for scope, whose in _WHOSE.items():
         most = {what: one for what, one in getattr(limits, scope) if one}
-        if not most:
-            continue
-        for row in (await client.call("Usage.Get", scope=scope))["usage"]:
+        for row in (await client.call("Usage.Get", scope=scope))["usage"] if most else ():
             if scope != "owner" and not str(row["name"]).startswith(today):
                 continue
-            user = str(row["name"]).rpartition("/")[2]
+            whom = whose.format(str(row["name"]).rpartition("/")[2])
             for what, one in most.items():
                 if _used(row, what) * 100 < one * percent:
                     continue
-                key = f"{scope}/{row['name']}/{what}/{one}"
-                near.append(key)
-                if key in told.get("budgets", ()):
-                    continue
-                text = f"{_used(row, what):,.6g} of {one:,.6g} ({what}) are used by {whose.format(user)}."
-                title = f"A budget is used to {percent}% or more: {named(whose.format(user))}"
-                number = f"budget-{key}"
-                made.append(reader.made("budget", number, title, text, hint="lactl usage --budgets"))
-    told["budgets"] = near[:_KEPT_MOST]
+                text = f"{_used(row, what):,.6g} of {one:,.6g} ({what}) are used by {whom}."
+                title = f"A budget is used to {percent}% or more: {named(whom)}"
+                number = f"budget-{scope}/{row['name']}/{what}/{one}"
+                made.append(reader.made("budget", title, text, number=number, hint="lactl usage --budgets"))
     return made
 
 

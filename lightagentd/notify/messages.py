@@ -9,10 +9,11 @@ from urllib.parse import quote
 
 from lightagentd.notify.notices import Notice
 
-_URGENT = frozenset({"approval", "question", "panic"})
+_URGENT = frozenset({"approval", "question", "confirmation", "panic"})
 _MANY = {
     "approval": "approvals wait",
     "question": "questions wait",
+    "confirmation": "about changes that take themselves back",
     "triage": "units were looked into",
     "trigger": "results of triggers",
     "health": "about health",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,17 @@ WAITING_MOST = 500
 """So many notices wait for one destination; one more takes the place of the oldest, which is counted."""
 _MESSAGE_MOST = 50
 """So many notices are one message."""
+_BUDGETS_MOST = 1000
+"""So many budgets are remembered as told."""
 
 
 @dataclass(kw_only=True)
 class Sending:
-    """A message that was begun. `since_us` is when it was first tried."""
+    """A message that was begun. `tried_s` is for how long it was tried, whatever clocks were set to."""
 
     id: str
     notices: list[Notice]
-    since_us: int
+    tried_s: float = 0.0
 
 
 @dataclass(kw_only=True)
@@ -72,19 +74,14 @@ class Outlet:
             if not self.sending.notices:
                 self.sending = None
 
-    def begin(self, notices: list[Notice], now_us: int) -> None:
+    def begin(self, notices: list[Notice]) -> None:
         """Make one message of notices that wait."""
         chosen = notices[:_MESSAGE_MOST]
         ids = "\n".join([self.name, *(one.id for one in chosen)])
         number = hashlib.sha256(ids.encode()).hexdigest()[:32]
-        self.sending = Sending(id=f"lan-{number}", notices=chosen, since_us=now_us)
+        self.sending = Sending(id=f"lan-{number}", notices=chosen)
         begun = {one.id for one in chosen}
         self.waiting = [one for one in self.waiting if one.id not in begun]
-
-    def give_back(self) -> None:
-        """Make no message of them after all."""
-        if self.sending is not None:
-            self.waiting, self.sending = self.sending.notices + self.waiting, None
 
     def to_dict(self) -> dict[str, Any]:
         sending = self.sending
@@ -94,7 +91,7 @@ class Outlet:
             and {
                 "id": sending.id,
                 "notices": [one.to_dict() for one in sending.notices],
-                "since_us": sending.since_us,
+                "tried_s": sending.tried_s,
             },
             "left_out": self.left_out,
             "sent_us": self.sent_us,
@@ -107,7 +104,7 @@ class Outlet:
         self.waiting = [Notice.from_dict(one) for one in value["waiting"]]
         if (begun := value["sending"]) is not None:
             notices = [Notice.from_dict(one) for one in begun["notices"]]
-            self.sending = Sending(id=str(begun["id"]), notices=notices, since_us=int(begun["since_us"]))
+            self.sending = Sending(id=str(begun["id"]), notices=notices, tried_s=float(begun["tried_s"]))
         self.left_out, self.problem = int(value["left_out"]), str(value["problem"])
         self.sent_us, self.failed_us = int(value["sent_us"]), int(value["failed_us"])
 
@@ -139,6 +136,8 @@ class Outbox:
             return
         try:
             self.seq, self.told = int(found["seq"]), dict(found["told"])
+            if not all(isinstance(one, list) for one in self.told.values()):
+                raise TypeError
             for name, outlet in self.outlets.items():
                 if name in found["to"]:
                     outlet.restore(found["to"][name])
@@ -152,19 +151,28 @@ class Outbox:
             state = {"seq": self.seq, "told": self.told, "to": to}
             await asyncio.to_thread(store_state, self._path, state)
 
-    def add(self, notice: Notice) -> None:
+    def add(self, notice: Notice) -> bool:
+        """A notice for all who want it; False for one of a budget that was told already."""
+        if notice.about == "budget":
+            once = self.told.setdefault("budgets", [])
+            if notice.id in once:
+                return False
+            once[:] = [*once[1 - _BUDGETS_MOST :], notice.id]
+        if notice.key:
+            self.settle(notice.key)
         for outlet in self.outlets.values():
             if outlet.wants(notice):
                 outlet.add(notice)
+        return True
 
     def settle(self, key: str) -> None:
         """A question is over: nobody is told of it any more."""
         for outlet in self.outlets.values():
             outlet.keep(lambda one: one.key != key)
 
-    def wants(self, about: Iterable[About]) -> bool:
-        """Whether any destination is told of one of these."""
-        return any(outlet.events & set(about) for outlet in self.outlets.values())
+    def wants(self, about: About) -> bool:
+        """Whether any destination is told of this."""
+        return any(about in outlet.events for outlet in self.outlets.values())
 
 
 def quiet_left_s(quiet: str, now: float) -> float:

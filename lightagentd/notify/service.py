@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import json
 import logging
 import time
@@ -20,13 +19,12 @@ from typing import Any
 from lightagentd.client.aio import AsyncClient
 from lightagentd.client.pause import keep_trying
 from lightagentd.config.configuration import Config
-from lightagentd.config.notify import checked, secret_of
+from lightagentd.config.notify import checked, secrets_of
 from lightagentd.config.service_problem import PROBLEM
 from lightagentd.errors import (
     ApprovalClosed,
     ApprovalMismatch,
     ConfigError,
-    DaemonUnreachable,
     LightagentError,
     MessageTooLarge,
     NotFound,
@@ -49,6 +47,8 @@ _log = logging.getLogger("lightagentd.notify")
 FIRST_S, LONGEST_S = 1.0, 300.0
 """The pauses between attempts, which double."""
 LEAST_BYTES = 256
+AT_ONCE = frozenset({"confirmation", "panic"})
+"""What waits for no others to be one message."""
 _MOVED_MOST = 1000
 """After so many events the position is stored, although none was worth a notice."""
 STATUS, TEST = "status.json", "test"
@@ -72,9 +72,8 @@ class Service:
         self._config, self._notify, self._control = config, checked(config.notify), control
         self._runtime, self._clock = runtime, clock
         self._telling = Telling(runtime / PROBLEM if runtime else None)
-        secrets = [secret for one in self._notify.to.values() if (secret := secret_of(one))]
-        self._reader = Reader(Redactor(secrets))
-        self._redactor = Redactor(secrets)
+        self._redactor = Redactor(secrets_of(config.notify))
+        self._reader = Reader(self._redactor)
         self._transports = {name: TRANSPORTS[one.kind](one) for name, one in self._notify.to.items()}
         self.outbox = Outbox(self._notify, state)
         self._caught_up = asyncio.Event()
@@ -119,7 +118,10 @@ class Service:
             )
             # No other task may store one without the other.
             for one in taken:
-                self.outbox.settle(one.key) if isinstance(one, Settled) else self.outbox.add(one)
+                if isinstance(one, Settled):
+                    self.outbox.settle(one.key)
+                else:
+                    self.outbox.add(one)
             moved, self.outbox.seq = next_seq - 1 - self.outbox.seq, next_seq - 1
             if taken or moved >= _MOVED_MOST:
                 await self.outbox.store()
@@ -148,19 +150,22 @@ class Service:
 
     async def _look(self, client: AsyncClient) -> None:
         """Look again and again at what has no event. Raises the errors of a client, StorageError."""
+        told = self.outbox.told
         while True:
-            told, found = copy.deepcopy(self.outbox.told), list[Notice]()
-            if self.outbox.wants(["health"]) and (worse := await looking.health(client, told, self._reader)):
-                found.append(worse)
-            if self.outbox.wants(["budget"]):
+            if self.outbox.wants("health"):
+                before = told.get("health")
+                known, worse = await looking.health(client, before, self._reader)
+                told["health"] = known
+                if worse is not None:
+                    self.outbox.add(worse)
+                if known != before:
+                    await self.outbox.store()
+            if self.outbox.wants("budget"):
                 percent = self._notify.budget_percent
-                found += await looking.budgets(client, self._config.budgets, percent, told, self._reader)
-            for one in found:
-                self.outbox.add(one)
-            if told != self.outbox.told:
-                self.outbox.told = told
-                await self.outbox.store()
-                self._tell()
+                near = await looking.budgets(client, self._config.budgets, percent, self._reader)
+                if [one for one in near if self.outbox.add(one)]:
+                    await self.outbox.store()
+            self._tell()
             await asyncio.sleep(self._notify.health_s)
 
     # Telling
@@ -169,50 +174,56 @@ class Service:
         """Send message after message to one destination."""
         pause_s = 0.0
         while True:
-            if outlet.sending is None:
-                await self._begin(outlet)
-            sending = outlet.sending
-            assert sending is not None
+            await self._begin(outlet)
+            sending, begun_s = outlet.sending, time.monotonic()
             try:
                 if await self._try(outlet):
-                    outlet.sent_us, outlet.problem, pause_s = self._now_us(), "", 0.0
-                else:
-                    outlet.problem = ""
-            except NotTaken as err:
-                pause_s = min(max(FIRST_S, pause_s * 2), LONGEST_S)
-                outlet.failed_us, outlet.problem = self._now_us(), self._safe(err)
-                if self._now_us() - sending.since_us < outlet.destination.give_up_s * 1e6:
-                    await self._done(outlet, stay=True)
-                    await asyncio.sleep(max(pause_s, err.wait_s))
-                    continue
-                outlet.problem = f"It was given up: {outlet.problem}"
-                _log.warning("%s: a message is lost: %s", outlet.name, outlet.problem)
+                    outlet.sent_us, pause_s = self._now_us(), 0.0
+                outlet.problem = ""
             except LightagentError as err:
                 outlet.failed_us, outlet.problem = self._now_us(), self._safe(err)
+                if isinstance(err, NotTaken):
+                    pause_s = min(max(FIRST_S, pause_s * 2), LONGEST_S)
+                    if sending is None or sending.tried_s < outlet.destination.give_up_s:
+                        await self._done()
+                        await asyncio.sleep(max(pause_s, err.wait_s))
+                        if sending is not None:
+                            sending.tried_s += time.monotonic() - begun_s
+                        continue
+                    outlet.problem = f"It was given up: {outlet.problem}"
                 _log.warning("%s: a message is lost: %s", outlet.name, outlet.problem)
-            await self._done(outlet)
+            outlet.sending = None
+            await self._done()
 
     async def _begin(self, outlet: Outlet) -> None:
-        """Wait until something is to be sent, and store it as the next message."""
+        """Wait until something is to be sent, which is stored as the next message. One that cannot be stored
+        is sent all the same: a full disk is what people are told about.
+        """
         while True:
             await self._caught_up.wait()
             outlet.wake.clear()
             outlet.keep(self._waits)
             quiet_s = quiet_left_s(outlet.quiet, self._clock())
-            lets = self._notify.quiet_lets
-            due = [one for one in outlet.waiting if not quiet_s or one.about in lets]
-            wait_s: float | None = quiet_s or None
+            begun = outlet.sending.notices if outlet.sending else []
+            due = [
+                one
+                for one in [*begun, *outlet.waiting]
+                if not quiet_s or one.about in self._notify.quiet_lets
+            ]
+            wait_s = quiet_s or 60.0
             if due:
-                oldest = min(one.at_us for one in due)
-                wait_s = oldest / 1e6 + self._notify.batch_s - self._clock()
-                if wait_s <= 0 or any(one.about == "panic" for one in due):
-                    outlet.begin(due, self._now_us())
-                    if await self._stored():
-                        return
-                    outlet.give_back()
-                    wait_s = LONGEST_S
+                age_s = self._clock() - min(one.at_us for one in due) / 1e6
+                wait_s = self._notify.batch_s - age_s
+                at_once = (
+                    begun or age_s < 0 or any(one.about in AT_ONCE for one in due)
+                )  # < 0: the clock was set
+                if at_once or wait_s <= 0:
+                    if outlet.sending is None:
+                        outlet.begin(due)
+                        await self._stored()
+                    return
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(None if wait_s is None else min(wait_s, 60.0)):
+                async with asyncio.timeout(min(wait_s, 60.0)):
                     await outlet.wake.wait()
 
     async def _try(self, outlet: Outlet) -> bool:
@@ -271,18 +282,15 @@ class Service:
                     found[one.key] = {
                         each["decision"]: f"{base}/answers/{each['token']}" for each in made["answers"]
                     }
-        except DaemonUnreachable as err:
-            raise NotTaken("The daemon does not answer, so there are no links.") from err
+        except LightagentError as err:
+            raise NotTaken(f"The daemon gives no links: {err.message}") from err
         return found
 
-    async def _done(self, outlet: Outlet, *, stay: bool = False) -> None:
+    async def _done(self) -> None:
         """Store what became of a message, and say how all destinations are."""
-        if not stay:
-            outlet.sending = None
-        if not await self._stored():
-            return
-        problems = [f"{name}: {one.problem}" for name, one in self.outbox.outlets.items() if one.problem]
-        self._tell(" ".join(problems))
+        if await self._stored():
+            problems = [f"{name}: {one.problem}" for name, one in self.outbox.outlets.items() if one.problem]
+            self._tell(" ".join(problems))
 
     async def _stored(self) -> bool:
         """Store all; False where that failed, which is told."""
@@ -347,9 +355,8 @@ class Service:
     async def _test(self, outlet: Outlet) -> str:
         """Send a test, at once; empty when it was taken, else why not."""
         number = f"test-{time.time_ns()}"
-        notice = self._reader.made(
-            "health", number, "A test of lightagentd", "This is what messages look like."
-        )
+        text = "This is what messages look like."
+        notice = self._reader.made("health", "A test of lightagentd", text, number=number)
         most = self._transports[outlet.name].most_bytes
         message = message_of(number, [notice], links={}, link=self._notify.link, left_out=0, most_bytes=most)
         try:

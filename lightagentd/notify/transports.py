@@ -133,7 +133,8 @@ class Matrix(_OverHttp):
         room, number = quote(self._destination.room, safe=""), quote(message.id, safe="")
         base = self._destination.url.rstrip("/")
         url = f"{base}/_matrix/client/v3/rooms/{room}/send/m.room.message/{number}"
-        body = _dumped({"msgtype": "m.text", "body": f"{message.title}\n{message.text}"})
+        said = {"msgtype": "m.text", "body": f"{message.title}\n{message.text}"}
+        body = _dumped({**said, "m.mentions": {}})  # "@room" in a text calls nobody
         try:
             answer = await self._sent(url, body, {**_JSON, **self._bearer()}, "PUT")
         except NotTaken as err:

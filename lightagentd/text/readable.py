@@ -70,7 +70,7 @@ def call_lines(asked: dict[str, Any]) -> list[str]:
         lines.append(f"Taken back {asked['confirm_within_s']} s after it is done, unless it is confirmed")
         lines += [f"Taken back by: {barred(asked['inverse'])}"] if asked["inverse"] else []
         lines += [f"Confirmed when this ends with 0: {barred(asked['check'])}"] if asked["check"] else []
-    lines += warnings(args)
+    lines += warnings(args | {"check": asked["check"], "inverse": asked["inverse"]})
     return [
         *lines,
         f"Asked by the rule {barred(asked['rule'])}: {barred(asked['reason'])}".removesuffix(": "),

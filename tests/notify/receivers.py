@@ -109,7 +109,7 @@ class Receiver:
         self.requests.append(said)
         if request.headers.get("Authorization") != f"Bearer {TOKEN}":
             return web.json_response({"errcode": "M_UNKNOWN_TOKEN", "error": "no"}, status=401)
-        if request.match_info["room"] != ROOM or said.keys() != {"msgtype", "body"}:
+        if request.match_info["room"] != ROOM or said.keys() != {"msgtype", "body", "m.mentions"}:
             self.faults.append(f"not as Matrix says: {request.path} {said}")
         return self._answered(request.match_info["txn"], said, {"event_id": "$one"})
 

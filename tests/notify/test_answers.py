@@ -12,7 +12,9 @@ import httpx
 import pytest
 
 from lightagentd.config.configuration import load
+from lightagentd.control.operations import answers
 from lightagentd.host.paths import Paths
+from lightagentd.notify import service as services
 from tests.agents.asking import FRONT, add, prepare
 from tests.agents.scripted import until
 from tests.conftest import write
@@ -34,6 +36,7 @@ class Away:
     receiver: Receiver
     browser: httpx.AsyncClient
     paths: Paths
+    service: services.Service
 
     async def asked(self, line: str = "ran") -> tuple[str, dict[str, str]]:
         """Have the agent ask for a call; the approval, and the paths of the links in the message about it."""
@@ -57,24 +60,25 @@ class Away:
 
 
 def _configure(paths: Paths, receiver: Receiver, answers: str, user: str = ME) -> None:
-    to = f'[notify.to.phone]\nkind = "ntfy"\nurl = "{receiver.base}/topic"\nuser = "{user}"\n'
+    file = write(paths.config.parent / "topic", f"{receiver.base}/topic")
+    to = f'[notify.to.phone]\nkind = "ntfy"\nurl_file = "{file}"\nuser = "{user}"\n'
     text = f"[notify]\n{QUICK}\n{to}[notify.answers]\n{answers}\n"
     write(paths.config / "lightagentd.toml.d" / "30-notify.toml", text)
 
 
 @contextlib.asynccontextmanager
-async def away(paths: Paths, answers: str = 'on = true\napprove = ["probe.*"]') -> AsyncIterator[Away]:
+async def away(paths: Paths, listed: str = 'on = true\napprove = ["probe.*"]') -> AsyncIterator[Away]:
     write(paths.config / "lightagentd.toml.d" / "40-worker.toml", '[worker]\nchange_agents = ["test"]\n')
     async with Receiver() as receiver:
-        _configure(paths, receiver, answers)
+        _configure(paths, receiver, listed)
         asks = call("probe_add", add(prepare(paths)))
         script = [asks, say("ok"), asks, say("ok")]
         async with gateway(paths, script, toml=f'public_url = "{PUBLIC}"\n', front=FRONT) as it:
             headers = {"Host": PUBLIC.partition("//")[2]}
             browser = it.over_tcp()
             browser.headers.update(headers)
-            async with notifying(paths, load(paths.config)[0]):
-                yield Away(gateway=it, receiver=receiver, browser=browser, paths=paths)
+            async with notifying(paths, load(paths.config)[0]) as service:
+                yield Away(gateway=it, receiver=receiver, browser=browser, paths=paths, service=service)
         assert receiver.faults == []
 
 
@@ -140,10 +144,24 @@ async def test_what_a_token_does_not_answer(paths: Paths, monkeypatch: pytest.Mo
         assert (await it.browser.post(link)).status_code == 404
 
 
-async def test_wrong_tokens_slow_down_who_guesses(paths: Paths) -> None:
-    async with away(paths, "on = false") as it:
-        _, links = await it.asked()
-        assert links == {}, "off: no links"
+async def test_what_cannot_have_its_links_now_is_not_lost_and_who_guesses_waits(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "FIRST_S", 0.01)
+    monkeypatch.setattr(services, "LONGEST_S", 0.02)
+    async with away(paths) as it:
+        monkeypatch.setattr(answers, "DENY", None)  # which no answer of the daemon can hold
+        agent, outlet = it.gateway.daemon.agent, it.service.outbox.outlets["phone"]
+        await agent.prompt(await it.gateway.daemon.session(), "go")
+        await until(lambda: "The daemon gives no links" in outlet.problem)
+        assert outlet.sending is not None
+        monkeypatch.undo()
+        await until(lambda: it.receiver.taken)
+        link = it.receiver.messages[-1]["actions"][0]["url"].removeprefix(PUBLIC)
+        questions = it.gateway.daemon.daemon.registry.shared.asked.approvals.questions
+        [asked] = questions.open_ones()
+        questions._pending[asked.id] = replace(asked, expires_us=1)
+        assert (await it.browser.post(link)).status_code == 404, "its time is over"
         said = [(await it.browser.post(f"/answers/la_{at:064x}")).status_code for at in range(12)]
         assert (said[0], said[-1]) == (404, 429)
 

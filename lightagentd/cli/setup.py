@@ -11,7 +11,7 @@ import grp
 import os
 import pwd
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,7 +146,11 @@ def _model(settings: Settings, chosen: Chosen, found: dict[str, Any]) -> Step:
     from lightagentd.cli import setup_model as of
     from lightagentd.llm.providers import RUNBOOK
 
-    there = of.look(_folder(settings))
+    try:
+        running = settings.call("Manager.GetStatus")["model"]
+    except LightagentError:
+        running = ""
+    there = of.look(_folder(settings), running)
     found |= {"servers": [asdict(server) for server in there.servers], "keys": there.keys}
     wanted = _wanted(settings, there, chosen)
     if wanted is not None:
@@ -159,20 +163,17 @@ def _model(settings: Settings, chosen: Chosen, found: dict[str, Any]) -> Step:
         )
     if there.default != RUNBOOK:
         return Step(step="model", state=UNCHANGED, detail=f"{there.default} is the default")
-    first = next(iter(there.candidates()), None)
-    detail = (
-        f"found {first.model} ({first.where})" if first else "no server of this machine, and no key, is found"
+    first = next(iter(there.candidates()), of.Wanted(model="PROVIDER/MODEL"))
+    found_it = (
+        f"found {first.model} ({first.where})" if first.where else "no server here, and no key, is found"
     )
-    hint = of.Wanted(
-        model=first.model if first else "PROVIDER/MODEL", base_url=first.base_url if first else ""
-    )
-    detail = f"none but the runbook, which answers what skills can; {detail}"
-    return Step(step="model", state=OFFERED, detail=detail, suggestion=of.again(hint, there))
+    detail = f"none but the runbook, which answers what skills can; {found_it}"
+    return Step(step="model", state=OFFERED, detail=detail, suggestion=of.again(first, there))
 
 
 def _wanted(settings: Settings, there: Surroundings, chosen: Chosen) -> Wanted | None:
     """The model to set: the one of the options, the first one found with --yes, or the one that is typed."""
-    from lightagentd.cli.setup_model import Candidate, Wanted
+    from lightagentd.cli.setup_model import Wanted
     from lightagentd.llm.providers import RUNBOOK, known_provider
 
     found, tests = there.candidates(), chosen["test"]
@@ -182,10 +183,11 @@ def _wanted(settings: Settings, there: Surroundings, chosen: Chosen) -> Wanted |
     if there.default != RUNBOOK and (chosen["yes"] or not may_type()):
         return None
     if chosen["yes"]:
-        return Wanted(model=found[0].model, base_url=found[0].base_url, tests=tests) if found else None
+        return replace(found[0], tests=tests) if found else None
     if not may_type():
         return None
-    settings.call("Manager.GetStatus")  # before anything is typed for a daemon that does not run
+    if not there.running:
+        settings.call("Manager.GetStatus")  # says why, before anything is typed
     say(f"The model of agents that name none is {there.default}. Others:")
     for number, one in enumerate(found, 1):
         say(f"  {number}) {one.model}  ({one.where})")
@@ -197,11 +199,11 @@ def _wanted(settings: Settings, there: Surroundings, chosen: Chosen) -> Wanted |
     if not typed:
         return None
     numbered = typed.isdecimal() and 0 < int(typed) <= len(found)
-    picked = found[int(typed) - 1] if numbered else Candidate(model=typed, where="")
+    picked = found[int(typed) - 1] if numbered else Wanted(model=typed)
     known, key = known_provider(picked.model.partition("/")[0]), ""
     if known is not None and known.keys and known.name not in there.keys:
         key = click.prompt("Its key (not shown)", hide_input=True).strip()
-    return Wanted(model=picked.model, base_url=picked.base_url, key=key, tests=tests)
+    return replace(picked, key=key, tests=tests)
 
 
 def _group(settings: Settings, chosen: Chosen, _: dict[str, Any]) -> Step | None:

@@ -54,12 +54,17 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """A model that could be used: `where` it was found, and the address that its provider needs, if any."""
+class Wanted:
+    """A model to set, and `where` it was found. `key_file` is a file, `-`, or the name of a credential; `key`
+    was typed.
+    """
 
     model: str
-    where: str
     base_url: str = ""
+    key_file: str = ""
+    key: str = field(default="", repr=False)
+    tests: bool = True
+    where: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,15 +78,17 @@ class Surroundings:
     keys: dict[str, str]
     variables: Environment = field(repr=False)
     """Of this process, not of the daemon."""
+    running: str
+    """The default model of the daemon, whose environment may name it; empty when it does not answer."""
 
     @property
     def default(self) -> str:
-        return self.config.models.default
+        return self.running or self.config.models.default
 
-    def candidates(self) -> list[Candidate]:
+    def candidates(self) -> list[Wanted]:
         """Models of servers first, those for embedding last; then the newest ones of providers with a key."""
         local = [
-            Candidate(model=model, where=server.base_url, base_url=server.base_url if server.kind else "")
+            Wanted(model=model, where=server.base_url, base_url=server.base_url if server.kind else "")
             for server in self.servers
             for model in server.model_strings
         ]
@@ -91,11 +98,11 @@ class Surroundings:
         for provider, where in self.keys.items():
             known = [one for one in metadata.known_of(provider) if one.tools and one.status != "deprecated"]
             known.sort(key=lambda one: one.released, reverse=True)
-            remote += [Candidate(model=one.model, where=where) for one in known[:_SHOWN_MODELS]]
+            remote += [Wanted(model=one.model, where=where) for one in known[:_SHOWN_MODELS]]
         return [*local, *remote]
 
 
-def look(folder: Path) -> Surroundings:
+def look(folder: Path, running: str) -> Surroundings:
     """What there is now. Raises ConfigError for a broken configuration."""
     config, origins = load(folder)
     variables = read_environment(os.environ)
@@ -111,6 +118,7 @@ def look(folder: Path) -> Surroundings:
         servers=asyncio.run(servers()),
         keys=_keys(folder, config, variables),
         variables=variables,
+        running=running,
     )
 
 
@@ -136,17 +144,6 @@ def _keys(folder: Path, config: Config, variables: Environment) -> dict[str, str
             elif variable := variables.first(known.keys):
                 found[known.name] = f"{variable}{_OURS}"
     return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """What is to be set. `key_file` is a file, `-`, or the name of a credential; `key` is a typed key."""
-
-    model: str
-    base_url: str = ""
-    key_file: str = ""
-    key: str = field(default="", repr=False)
-    tests: bool = True
 
 
 def check_writable(there: Surroundings, wanted: Wanted) -> None:

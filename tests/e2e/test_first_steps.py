@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
+from tests import scripted_model
+
 from .calls import call
+from .loopback import answering, listening
 from .machine import Machine
 from .product import UNIT, eventually, lactl, lactl_json
 
@@ -84,3 +88,55 @@ def test_report_of_the_embedded_model_needs_nothing(service: Machine) -> None:
     assert "%" in text
     assert json.loads(lactl(service, "--json", "status").stdout)["sandbox"] == "systemd"
     assert service.run(["systemctl", "is-active", UNIT]).stdout == "active\n"
+
+
+class OneModel(BaseHTTPRequestHandler):
+    """A model that does what a test of it asks for, and else says one thing."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        word = {"word": "lantern", "number": 7}
+        is_test = b"report_word" in body
+        answer = (
+            scripted_model.call("report_word", word) if is_test else scripted_model.say("a model answers")
+        )
+        data = b"".join(answer.pieces)
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_setup_gives_all_agents_a_model_and_lets_a_user_ask(service: Machine) -> None:
+    own, key = "/etc/lightagentd/lightagentd.toml.d/50-setup.toml", "/etc/lightagentd/keys/work"
+    service.run(["sh", "-c", "echo sk-7731-of-the-test >/root/key"])
+    try:
+        with answering(listening(service), OneModel) as port:
+            model = [
+                "--model",
+                "work/one",
+                "--base-url",
+                f"http://127.0.0.1:{port}/v1",
+                "--key-file",
+                "/root/key",
+            ]
+            told = lactl_json(service, "setup", "--yes", *model, "--group", "daemon")
+            assert [(step["step"], step["state"]) for step in told["steps"]] == [
+                ("model", "done"),
+                ("group", "done"),
+            ]
+            assert lactl(service, "prompt", "ops", "xyzzy plugh").stdout == "a model answers\n"
+            again = lactl_json(service, "setup", "--yes", *model, "--group", "daemon")
+            assert {step["state"] for step in again["steps"]} == {"unchanged"}
+        stat = service.run(["stat", "-c", "%a %U", own, key]).stdout
+        assert stat.splitlines() == ["644 root", "600 lightagent"]
+        assert "lightagent" in service.run(["id", "-nG", "daemon"]).stdout.split()
+    finally:
+        service.run(["rm", "-f", own, key, "/root/key"])
+        service.run(["gpasswd", "--delete", "daemon", "lightagent"], check=False)
+        lactl(service, "reload")

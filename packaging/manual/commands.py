@@ -51,6 +51,7 @@ _FILES = (
     ("$XDG_STATE_HOME/lightagent/chat_history", "What was typed in chats; its owner alone can read it."),
 )
 _EXAMPLES = (
+    ("Set up a language model and the rest, now or again later:", ("sudo lactl setup",)),
     (
         "Ask, and go on asking in the same session:",
         ('lactl prompt ops "check disk"', 'lactl prompt ops "what is large below /var"'),

@@ -102,3 +102,5 @@ def test_status_on_a_terminal_is_aligned(scripted: ScriptedDaemon) -> None:
     scripted.answer("Manager.GetStatus", {"status": status()})
     lines = on_terminal(["status"], env=environment(NO_COLOR="1")).out.splitlines()
     assert "  daemon  lightagentd 0.1.0, running, pid 4711" in lines
+    scripted.answer("Manager.GetStatus", {"status": status(model="runbook")})
+    assert "for a language model: lactl setup" in on_terminal(["status"]).out

@@ -40,7 +40,7 @@ _TMUX_S = 5.0
 
 
 def _key(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    if not re.fullmatch(r"(alt|ctrl)-[a-z]", value):
+    if not re.fullmatch(r"alt-[a-z]|ctrl-[abe-hkln-y]", value):  # no Enter, no Tab, nothing that ends
         raise click.BadParameter("a key is alt- or ctrl- and a letter, such as alt-i.", context, parameter)
     return value
 
@@ -217,10 +217,10 @@ def _output(command: str) -> str:
 
 
 def behind(command: str, screen: str) -> str:
-    """What a screen shows behind the last line that ends with a command, without the prompt at the end."""
+    """What a screen shows behind the last line that ends with a command; it may end with the next prompt."""
     lines = [line.rstrip() for line in screen.rstrip().split("\n")]
     first, *more = command.rstrip().split("\n")
     at = [number for number, line in enumerate(lines) if line.endswith(first)]
     if not at:
         return ""
-    return "\n".join(lines[at[-1] + 1 + len(more) : -1])[-_SCREEN_CHARS:]
+    return "\n".join(lines[at[-1] + 1 + len(more) :])[-_SCREEN_CHARS:]

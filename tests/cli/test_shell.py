@@ -185,7 +185,7 @@ def test_prompt_hook_starts_no_process() -> None:
 def test_init_takes_keys_and_agents(lactl: Lactl) -> None:
     assert '\'"\\C-o": ' in lactl("shell", "init", "bash", "--key", "ctrl-o").out
     assert "--agent 'a b'" in lactl("shell", "init", "fish", "--agent", "a b").out
-    for wrong in ("x", "alt-", "alt-\n", "alt-;", "hyper-x"):
+    for wrong in ("x", "alt-", "alt-\n", "alt-;", "hyper-x", "ctrl-m"):
         assert lactl("shell", "init", "zsh", "--key", wrong).status == 2
     assert lactl("shell", "init", "csh").status == 2
 
@@ -223,9 +223,9 @@ def test_suggestion_is_one_line_that_is_seen(
 
 def test_what_stands_behind_a_command() -> None:
     screen = "$  secret\nSECRET\n$ ls x\nold\n$ ls x\nno such file\nx\n$ "
-    assert behind("ls x", screen) == "no such file\nx"
+    assert behind("ls x", screen) == "no such file\nx\n$"
     assert behind("ls y", screen) == ""
-    assert behind("for i in 1; do\nfalse; done", "$ for i in 1; do\n> false; done\nout\n$") == "out"
+    assert behind("for i in 1; do\nfalse; done", "$ for i in 1; do\n> false; done\nout") == "out"
 
 
 def test_tmux_shows_what_a_command_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

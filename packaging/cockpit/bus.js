@@ -7,6 +7,8 @@ const STREAM = `${NAME}.Stream`;
 const SYSTEMD = ["/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"];
 // Less than the watchdog of the daemon's unit waits.
 const ANSWER_S = 15;
+// The system bus by a connection of this page: that of the bridge outlives it, and the daemon would stream to it.
+const OWN = "unix:path=/run/dbus/system_bus_socket";
 const GONE = ["ServiceUnknown", "NameHasNoOwner", "NoReply", "Disconnected", "disconnected", "not-found"];
 const CHALLENGED = "InteractiveAuthorizationRequired";
 const REFUSED = [CHALLENGED, "PermissionDenied", "AuthorizationRequired", "AccessDenied", "access-denied"];
@@ -67,7 +69,7 @@ function told() {
 }
 
 function connect() {
-    client = cockpit.dbus(NAME, { bus: "system" });
+    client = cockpit.dbus(NAME, { address: OWN });
     client.addEventListener("owner", (_event, owner) => {
         const before = daemon.owner;
         daemon.owner = owner || "";

@@ -216,6 +216,19 @@ def test_a_call_is_folded_and_its_output_is_text(frida: Page) -> None:
     expect(frida.locator(".item.tool summary")).to_contain_text("observe")
 
 
+def test_a_page_that_is_loaded_anew_leaves_no_stream_behind(office: Machine, frida: Page) -> None:
+    """A daemon has so many streams for one connection to the bus, and the bridge outlives the page."""
+
+    def connections() -> int:
+        return office.run(["busctl", "list", "--no-legend"]).stdout.count("cockpit-bridge")
+
+    before = connections()
+    frida.reload()
+    frida.get_by_role("tab").first.wait_for()
+    eventually(lambda: connections() == before, "the end of the old page's connection")
+    assert connections() > 2  # a page has one of its own, beside that of its bridge
+
+
 def test_a_message_of_many_megabytes_is_cut_with_a_sentence(office: Machine, frida: Page) -> None:
     told = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "x" * LARGE}]
     office.write("/tmp/large.md", f"```json\n{json.dumps(told)}\n```\n")

@@ -11,6 +11,7 @@ from lightagentd import errors
 from lightagentd.cli.attaching import attachments
 from lightagentd.cli.choosing import choosing, chosen
 from lightagentd.cli.deadline import SECONDS
+from lightagentd.cli.default_agent import default_agent
 from lightagentd.cli.named_file import STANDARD_INPUT
 from lightagentd.cli.options import Command, Settings, agent_argument
 from lightagentd.cli.output import told, warn
@@ -94,10 +95,7 @@ def command(
     SESSION is an id, the beginning of one, or the name of an agent for your current session with it. The
     exit status is 4 when a skill answers that what TEXT names, such as a unit, is not there.
     """
-    if settings.asks_default:
-        from lightagentd.cli.default_agent import default_agent
-
-        agent = default_agent(settings)
+    agent = default_agent(settings) if settings.asks_default else agent
     _check(new_in_session=new and bool(session), timeout_without_wait=not wait and timeout_s is not None)
     parameters = {"agent": agent, **_asked(text, files), "new": new or None, "unattended": unattended or None}
     parameters["session"] = whole_session(settings, session) if session else None

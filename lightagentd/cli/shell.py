@@ -16,18 +16,18 @@ from typing import Any
 
 import click
 
+from lightagentd.cli.default_agent import default_agent
 from lightagentd.cli.named_file import STANDARD_INPUT, read_file
 from lightagentd.cli.options import Command, Group, Settings, agent_names
 from lightagentd.cli.output import warn
 from lightagentd.cli.shell_code import SHELLS, code
 from lightagentd.cli.turn import end_with, watch
-from lightagentd.errors import InvalidArgument, NotFound, SessionNotFound
+from lightagentd.errors import InvalidArgument, SessionNotFound
 from lightagentd.quoted import INSTRUCTIONS, quoted
 from lightagentd.text.readable import visible, warnings
 
 KEY = "alt-i"
 """A key that means nothing in bash, zsh and fish themselves."""
-_USUAL = "ops"
 _HOW = (
     "The answer is shown on a terminal, so be short. If one command line is the next step, end with it alone"
     " in a block that begins with ```sh: it is put into the line, and the person decides whether to run it."
@@ -46,7 +46,7 @@ def _key(context: click.Context, parameter: click.Parameter, value: str) -> str:
 
 
 _AGENT = click.option(
-    "--agent", metavar="NAME", shell_complete=agent_names, help="The agent to ask; ops, or the only one."
+    "--agent", metavar="NAME", shell_complete=agent_names, help="The agent to ask, not your default one."
 )
 _SESSION = click.option("--session", metavar="ID", default="", help="Go on with this session.")
 
@@ -127,7 +127,8 @@ def explain(settings: Settings, status: int, capture: bool, agent: str | None, s
 def _ask(settings: Settings, asked: dict[str, Any], session: str, question: str) -> int:
     """Ask in a session of the shell's own, which is not the person's current one."""
     text = f"{question}\n\n{quoted(INSTRUCTIONS, _HOW)}"
-    asked = {**asked, "text": text, "becomes_current": False, "agent": asked["agent"] or _agent(settings)}
+    agent = asked["agent"] or default_agent(settings)
+    asked = {**asked, "text": text, "becomes_current": False, "agent": agent}
     captured = -1
     if not settings.json and not sys.stdout.isatty():
         captured = os.dup(sys.stdout.fileno())  # what is shown goes to the terminal all the same
@@ -158,14 +159,6 @@ def _watched(
         except SessionNotFound:
             pass
     return watch(settings, "Sessions.Prompt", {**asked, "new": True}, on_event=note)
-
-
-def _agent(settings: Settings) -> str:
-    """The agent to ask when none is named. Raises NotFound."""
-    names = [each["name"] for each in settings.call("Agents.List")]
-    if not names:
-        raise NotFound("There is no agent to ask.", suggestion="See: lactl agents list", field="agent")
-    return _USUAL if _USUAL in names else str(names[0])
 
 
 def _folder() -> str:

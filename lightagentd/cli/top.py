@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -18,9 +14,9 @@ from lightagentd.cli.event_source import PAGE
 from lightagentd.cli.layout import cut
 from lightagentd.cli.options import Command, Settings
 from lightagentd.cli.output import print_json, say, table_lines
-from lightagentd.cli.terminal import clean, columns, is_dumb, is_terminal, rows
+from lightagentd.cli.redrawn import can_redraw, redraw
+from lightagentd.cli.terminal import clean, columns, is_terminal
 from lightagentd.cli.usage import amount, number
-from lightagentd.errors import DaemonUnreachable, ShuttingDown, TimedOut
 
 _WINDOW_S = 60.0
 _TOPICS = "agent.llm_response,agent.error,session.turn,tool"
@@ -29,7 +25,6 @@ _HEADINGS = ("AGENT", "STATE", "SESSIONS", *(name.upper() for name in _COUNTED))
 _NOT_FAILED = ("fallback", "cancelled")
 _BUDGET_HEADINGS = ("USED", "BUDGET", "AMOUNT", "LIMIT", "SCOPE", "NAME")
 _PROBLEMS = 3
-_HOME, _CLEAR_BELOW, _LINE_END = "\x1b[H", "\x1b[J", "\x1b[K\n"
 
 
 @dataclass
@@ -100,7 +95,7 @@ def command(settings: Settings, interval_s: float, once: bool) -> None:
     'lactl usage --budgets', the nearest to its limit first.
     """
     minute = _Minute()
-    if once or settings.json or not is_terminal() or is_dumb() or not sys.stdin.isatty():
+    if once or settings.json or not can_redraw():
         seen = _seen(settings, minute)
         if settings.json:
             print_json(seen)
@@ -108,17 +103,7 @@ def command(settings: Settings, interval_s: float, once: bool) -> None:
             for line in _lines(seen) if is_terminal() else table_lines(_HEADINGS, _rows(seen)):
                 say(line)
         return
-    with _screen():
-        while True:
-            try:
-                lines = _lines(_seen(settings, minute))
-            except (DaemonUnreachable, ShuttingDown, TimedOut) as err:
-                lines = [clean(f"{err.message} It is tried again.")]
-            shown = "".join(f"{line}{_LINE_END}" for line in lines[: rows() - 1])
-            sys.stdout.write(f"{_HOME}{shown}{_CLEAR_BELOW}")
-            sys.stdout.flush()
-            if _ends_within(interval_s):
-                return
+    redraw(lambda: _lines(_seen(settings, minute)), interval_s)
 
 
 def _seen(settings: Settings, minute: _Minute) -> dict[str, Any]:
@@ -167,26 +152,3 @@ def _lines(seen: dict[str, Any]) -> list[str]:
 def _budget(one: dict[str, Any]) -> list[object]:
     used, limit = amount(one["what"], one["used"]), amount(one["what"], one["limit"])
     return [f"{one['used'] / one['limit']:.0%}", one["what"], used, limit, one["scope"], one["name"]]
-
-
-@contextlib.contextmanager
-def _screen() -> Iterator[None]:
-    """A screen of its own, and keys as they are pressed; afterwards all is as before."""
-    import termios
-    import tty
-
-    before = termios.tcgetattr(sys.stdin)
-    tty.setcbreak(sys.stdin)
-    sys.stdout.write("\x1b[?1049h\x1b[?25l")
-    try:
-        yield
-    finally:
-        sys.stdout.write("\x1b[?25h\x1b[?1049l")
-        sys.stdout.flush()
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-
-
-def _ends_within(interval_s: float) -> bool:
-    """Wait for the time to look again; whether q was pressed. Any other key has it look at once."""
-    ready, _, _ = select.select([sys.stdin], [], [], interval_s)
-    return bool(ready) and os.read(sys.stdin.fileno(), 64)[:1] in (b"q", b"Q", b"\x04", b"")

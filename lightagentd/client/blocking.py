@@ -156,14 +156,14 @@ class Client(Methods):
         self._send(method, parameters, more=True)
         return self._replies()
 
-    def quiet_until(self, fd: int) -> bool:
-        """Wait, in the middle of a stream, until another descriptor is readable; False when the daemon sends
-        something before that.
+    def quiet_until(self, fd: int, timeout_s: float | None = None) -> bool:
+        """Wait, in the middle of a stream, until another descriptor is readable or the time is over; False
+        when the daemon sends something before that.
         """
         sock = self._connection()
         if self._wire.has_bytes:
             return False
-        ready, _, _ = select.select([fd, sock.fileno()], [], [])
+        ready, _, _ = select.select([fd, sock.fileno()], [], [], timeout_s)
         return sock.fileno() not in ready
 
     def has_reply(self, timeout_s: float) -> bool:

@@ -17,6 +17,7 @@ from lightagentd.config.models import wrong_model
 from lightagentd.errors import InvalidArgument, LightagentError
 from lightagentd.events.context import within
 from lightagentd.events.history import Change, History
+from lightagentd.events.store.states import decoding
 from lightagentd.events.types.daemon import AgentModelSet
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ _MAX_CHARS = 200
 
 def load(clients: ModelClients, history: History) -> None:
     """Read the models that were set before. Raises StorageError."""
-    clients.chosen = {name: str(value["model"]) for name, value in history.queries.state(_STATE).items()}
+    for name, value in history.queries.state(_STATE).items():
+        with decoding(_STATE, name):
+            clients.chosen[name] = str(value["model"])
 
 
 async def set_model(registry: Registry, name: str, model: str, *, by: int) -> None:

@@ -18,7 +18,6 @@ _TEXTS = {
     "current": ("session",),
     "compactions": ("summary", "summarized_by"),
     "profiles": ("text",),
-    "agents": ("model",),
 }
 """The text fields that an entry of a state must have. Its user checks the others."""
 _NUMBERS = {"compactions": ("from_seq",), "prunings": ("last_seq", "by"), "usage": ("updated_us",)}

@@ -8,11 +8,11 @@ from lightagentd.cli.options import Command, Settings
 from lightagentd.cli.output import Columns, cell, listing
 from lightagentd.cli.question import visible
 from lightagentd.cli.session_name import whole_session
-from lightagentd.cli.when import moment
+from lightagentd.cli.when import ago
 
 _COLUMNS: Columns = {
     "ID": "id",
-    "SENT": lambda each: moment(each["sent_us"]),
+    "SENT": lambda each: ago(each["sent_us"]),
     "FROM": "agent",
     "TO": "to_agent",
     "STATE": lambda each: "waits" if each["waits"] else "read",

@@ -16,7 +16,7 @@ import click
 
 from lightagentd.cli.options import Command, Listing, Settings, lists
 from lightagentd.cli.output import Columns, cell, listing, told
-from lightagentd.cli.when import moment
+from lightagentd.cli.when import ago
 from lightagentd.client.blocking import socket_path
 from lightagentd.errors import LightagentError, NotFound, PermissionDenied, TimedOut, Unavailable
 
@@ -124,4 +124,4 @@ def _refused(err: OSError) -> LightagentError:
 
 
 def _moment(time_us: int) -> str:
-    return moment(time_us) if time_us else "never"
+    return ago(time_us) if time_us else "never"

@@ -9,7 +9,7 @@ import click
 
 from lightagentd.cli.options import Group, Settings, agent_names, names_of
 from lightagentd.cli.output import Columns, as_json, fields, listing, say, told, warn
-from lightagentd.cli.when import local, moment
+from lightagentd.cli.when import ago, local
 from lightagentd.errors import InvalidArgument
 
 _UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -27,9 +27,9 @@ _COLUMNS: Columns = {
     "USER": "user",
     "SCOPES": "scopes",
     "AGENTS": lambda token: token["agents"] or "all",
-    "CREATED": lambda token: moment(token["created_us"]),
-    "EXPIRES": lambda token: moment(token["expires_us"]) if token["expires_us"] else "never",
-    "USED": lambda token: moment(token["used_us"]) if token["used_us"] else "never",
+    "CREATED": lambda token: ago(token["created_us"]),
+    "EXPIRES": lambda token: ago(token["expires_us"]) if token["expires_us"] else "never",
+    "USED": lambda token: ago(token["used_us"]) if token["used_us"] else "never",
     "ID": "id",
     "LIMITS": lambda token: _shown(token["limits"]) or "-",
     "TODAY": lambda token: _today(token["tokens_today"], token["limits"]["tokens_per_day"]),

@@ -11,7 +11,7 @@ from lightagentd.cli.event_source import newest
 from lightagentd.cli.options import Group, Settings
 from lightagentd.cli.output import Columns, as_json, fields, listing, say, told
 from lightagentd.cli.question import visible
-from lightagentd.cli.when import moment
+from lightagentd.cli.when import ago, moment
 from lightagentd.errors import EventNotFound
 
 TOPIC = "trigger.webhook"
@@ -34,7 +34,7 @@ def list_requests(settings: Settings, name: str | None, limit: int) -> None:
     found = newest(settings, {"topic": TOPIC}, limit if name is None else 10_000)
     rows = [_row(one) for one in found if one["data"] and name in (None, one["data"]["trigger"])]
     columns: Columns = {
-        "TIME": lambda one: moment(one["time"]),
+        "TIME": lambda one: ago(one["time"]),
         "NUMBER": "number",
         "WEBHOOK": "webhook",
         "RESULT": "result",

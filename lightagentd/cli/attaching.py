@@ -11,7 +11,7 @@ import select
 import stat
 import sys
 
-from lightagentd.cli.named_file import STANDARD_INPUT, shown, unreadable
+from lightagentd.cli.named_file import STANDARD_INPUT, read_once, shown, unreadable
 from lightagentd.errors import AttachmentInvalid, AttachmentTooLarge, InvalidArgument
 from lightagentd.limits import MAX_ATTACHMENTS, MAX_MESSAGE_BYTES
 
@@ -72,7 +72,7 @@ def _standard_input() -> bytes:
             suggestion="Give it a file or a pipe, as in: dmesg | lactl prompt ops -a - 'what is wrong?'",
             field="attachments",
         )
-    data = sys.stdin.buffer.read(MAX_BYTES + 1)
+    data = read_once(sys.stdin.buffer, MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise _too_large(STANDARD_INPUT)
     return data

@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from lightagentd.cli.options import Command, Settings, agent_names
+from lightagentd.cli.options import AGENT, Command, Settings
 from lightagentd.cli.session_name import session_ids, whole_session
 from lightagentd.cli.terminal import be_plain, is_dumb, is_terminal
 
 
 @click.command("chat", cls=Command)
-@click.argument("agent", required=False, shell_complete=agent_names)
+@click.argument("agent", required=False, **AGENT)
 @click.option("--session", metavar="ID", shell_complete=session_ids, help="Open this session.")
 @click.option("--new", is_flag=True, help="Begin a new session.")
 @click.option("--plain", is_flag=True, help="For screen readers: only lines, with words for signs.")

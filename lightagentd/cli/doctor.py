@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lightagentd import __version__
-from lightagentd.cli.options import Command, Settings, agent_names
+from lightagentd.cli.options import AGENT, Command, Settings
 from lightagentd.cli.output import print_json, say
 from lightagentd.cli.terminal import BOLD, DIM, GREEN, MAGENTA, RED, style
 from lightagentd.client.blocking import SYSTEM_SOCKET, socket_path
@@ -33,7 +33,7 @@ _FIELDS = ("group", "name", "status", "detail", "remedy")
 
 
 @click.command("doctor", cls=Command)
-@click.argument("agent", required=False, shell_complete=agent_names)
+@click.argument("agent", required=False, **AGENT)
 @click.option("--models", is_flag=True, help="Try whether the models' endpoints can be reached, too.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every check, and notes.")
 @click.pass_context

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lightagentd.cli.beginning import only_one
 from lightagentd.cli.event_source import oldest_first
 from lightagentd.cli.help import TRIALS_FAILED
 from lightagentd.cli.options import Group, Settings, agent_names, files, model_names, names_of
 from lightagentd.cli.output import Columns, as_json, cell, listing, print_json, say, table, told, warn
-from lightagentd.cli.short_id import only_one
 from lightagentd.cli.terminal import is_dumb, is_terminal
 from lightagentd.cli.trace_name import trace_ids, whole_trace
-from lightagentd.cli.when import moment
+from lightagentd.cli.when import ago, moment
 from lightagentd.cli.whole_file import new_file
 from lightagentd.errors import InvalidArgument, LightagentError, NotFound, PermissionDenied
 
@@ -197,7 +197,7 @@ def list_runs(settings: Settings, limit: int) -> None:
     """
     columns: Columns = {
         "ID": "id",
-        "TIME": lambda one: moment(one["started_us"]),
+        "TIME": lambda one: ago(one["started_us"]),
         "NAME": "name",
         "AGENT": "agent",
         "MODELS": "models",
@@ -331,7 +331,7 @@ def rated(settings: Settings, limit: int) -> None:
     """
     columns: Columns = {
         "TRACE": "trace_id",
-        "TIME": lambda one: moment(one["time_us"]),
+        "TIME": lambda one: ago(one["time_us"]),
         "AGENT": "agent",
         "RATING": "rating",
         "NOTE": "note",

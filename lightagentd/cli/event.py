@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from lightagentd.cli.named_file import read_once
 from lightagentd.cli.options import Command, Settings, agent_argument
 from lightagentd.cli.output import told
 from lightagentd.cli.session_name import session_ids, whole_session
@@ -40,7 +41,7 @@ def command(
     that turn finds that it matters, and writes a message. The text counts as text from outside. The ids of
     session and turn are printed once the event is stored; 'lactl wait SESSION' waits for the end of the turn.
     """
-    content = " ".join(text) or sys.stdin.read(MAX_MESSAGE_BYTES)
+    content = " ".join(text) or read_once(sys.stdin.buffer, MAX_MESSAGE_BYTES).decode(errors="replace")
     found = settings.call(
         "Sessions.SendEvent",
         agent=agent,

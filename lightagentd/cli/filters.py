@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
+from lightagentd.cli.beginning import is_whole
 from lightagentd.cli.options import Settings, agent_names, tool_names, words_of
 from lightagentd.cli.session_name import session_ids, whole_session
-from lightagentd.cli.short_id import is_whole
 from lightagentd.cli.trace_name import trace_ids, whole_trace
 from lightagentd.cli.when import FORMS, since_time
 from lightagentd.errors import NotFound

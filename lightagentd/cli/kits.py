@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lightagentd.cli.named_file import check_readable
-from lightagentd.cli.options import Group, Settings, files, names_of
+from lightagentd.cli.options import Group, Named, Settings, files, names_of
 from lightagentd.cli.output import Columns, as_json, fields, listing, told, warn
 from lightagentd.errors import ConfigError, NotFound
 
@@ -55,7 +55,7 @@ def list_kits(settings: Settings) -> None:
 
 
 @command.command("show")
-@click.argument("name", shell_complete=kit_names)
+@click.argument("name", cls=Named, lists={"Kits.List": "name"}, nouns="kits")
 @click.pass_obj
 def show(settings: Settings, name: str) -> None:
     """Show one kit and what it holds."""

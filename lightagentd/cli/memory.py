@@ -14,7 +14,7 @@ from lightagentd.cli.output import Columns, as_json, cell, listing, print_json, 
 from lightagentd.cli.question import visible
 from lightagentd.cli.short_id import Ids
 from lightagentd.cli.terminal import BOLD, DIM, is_terminal, style
-from lightagentd.cli.when import local, moment
+from lightagentd.cli.when import ago, local
 from lightagentd.errors import InvalidArgument, MemoryNotFound
 from lightagentd.host.users import called
 
@@ -34,7 +34,7 @@ _COLUMNS: Columns = {
     "AGENT": "agent",
     "SOURCE": "source",
     "SURE": lambda each: f"{each['confidence']:g}",
-    "UPDATED": lambda each: moment(each["updated_us"]),
+    "UPDATED": lambda each: ago(each["updated_us"]),
     "TAGS": "tags",
     "TEXT": "text",
 }

@@ -9,7 +9,9 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from functools import lru_cache
 from pathlib import Path
+from typing import BinaryIO
 
 from lightagentd.errors import InvalidArgument, LightagentError, MessageTooLarge, NotFound, PermissionDenied
 from lightagentd.limits import MAX_MESSAGE_BYTES
@@ -29,7 +31,7 @@ def read_file(name: str, *, max_bytes: int = MAX_MESSAGE_BYTES, too_large: str =
         if name == STANDARD_INPUT:
             if sys.stdin is None:
                 raise InvalidArgument("Standard input is closed.", suggestion="Name a file.", field="file")
-            data = sys.stdin.buffer.read(max_bytes + 1)
+            data = read_once(sys.stdin.buffer, max_bytes + 1)
         else:
             with Path(name).open("rb") as file:
                 data = file.read(max_bytes + 1)
@@ -40,6 +42,12 @@ def read_file(name: str, *, max_bytes: int = MAX_MESSAGE_BYTES, too_large: str =
             f"{shown(name)} is larger than {max_bytes} bytes.", suggestion=too_large, field="file"
         )
     return data
+
+
+@lru_cache(maxsize=1)
+def read_once(stream: BinaryIO, size: int) -> bytes:
+    """What a stream holds: the same for a command that is tried again, with a name made whole."""
+    return stream.read(size)
 
 
 def check_readable(name: object, what: str = "file") -> None:

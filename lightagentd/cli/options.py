@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from click.core import ParameterSource
 
 from lightagentd.cli.authorize import AskingClient
 from lightagentd.client.blocking import Client
-from lightagentd.errors import LightagentError, MalformedMessage
+from lightagentd.errors import LightagentError, MalformedMessage, NotFound
 from lightagentd.host import users
 
 if TYPE_CHECKING:
@@ -180,7 +180,53 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         _check_place(ctx)
+        try:
+            return super().invoke(ctx)
+        except NotFound as err:
+            if err.field in ("file", "attachments") or not self._names_made_whole(ctx):
+                raise
         return super().invoke(ctx)
+
+    def _names_made_whole(self, ctx: click.Context) -> bool:
+        """Whether a name was cut short, and there is one that is meant: so far nothing was done."""
+        before = dict(ctx.params)
+        for one in self.params:
+            if isinstance(one, Named) and one.name and (written := before[one.name]):
+                ctx.params[one.name] = one.whole(ctx.ensure_object(Settings), written)
+        return ctx.params != before
+
+
+class Named(click.Argument):
+    """An argument that is one of the names in the daemon's lists. It may be cut short as long as it is the
+    only one that begins so: when the daemon does not find it, `Command.invoke` makes it whole.
+    """
+
+    def __init__(
+        self, declarations: Sequence[str], *, lists: Mapping[str, str], nouns: str, **attributes: Any
+    ) -> None:
+        """`lists` has methods, and the fields with the names in what they return."""
+        completions = [names_of(method, field) for method, field in lists.items()]
+
+        def complete(context: click.Context, parameter: click.Parameter, begin: str) -> list[str]:
+            return [name for names in completions for name in names(context, parameter, begin)]
+
+        super().__init__(declarations, shell_complete=complete, **attributes)
+        self._lists, self._nouns = lists, nouns
+
+    def whole(self, settings: Settings, written: str) -> str:
+        """The name that is meant; the text itself where there is none. One with a dot, such as that of a
+        member of a kit, is meant if no other begins so. Raises InvalidArgument for an ambiguous one.
+        """
+        from lightagentd.cli.beginning import only_one
+
+        if settings.hosts:
+            return written
+        try:
+            names = [each[field] for name, field in self._lists.items() for each in settings.call(name)]
+        except LightagentError:
+            return written  # that the daemon does not find it is the better error
+        plain = [name for name in names if name.startswith(written) and "." not in name]
+        return only_one(written, lambda: plain if plain and written not in names else names, self._nouns)
 
 
 class Group(click.Group):
@@ -296,6 +342,8 @@ def _listed(context: click.Context, method: str, **parameters: Any) -> list[dict
 
 
 agent_names = names_of("Agents.List", "name")
+AGENT: dict[str, Any] = {"cls": Named, "lists": {"Agents.List": "name"}, "nouns": "agents"}
+"""The attributes of an argument that is an agent."""
 tool_names = names_of("Tools.List", "name")
 model_names = names_of("Models.List", "model", all=True)
 
@@ -309,7 +357,7 @@ def action_names(context: click.Context, parameter: click.Parameter, incomplete:
 
 def agent_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     """The argument AGENT."""
-    return click.argument("agent", shell_complete=agent_names)(function)
+    return click.argument("agent", **AGENT)(function)
 
 
 def of_agent(function: Callable[..., Any]) -> Callable[..., Any]:

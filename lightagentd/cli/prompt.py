@@ -11,8 +11,7 @@ from lightagentd import errors
 from lightagentd.cli.attaching import attachments
 from lightagentd.cli.choosing import choosing, chosen
 from lightagentd.cli.deadline import SECONDS
-from lightagentd.cli.default_agent import default_agent
-from lightagentd.cli.named_file import STANDARD_INPUT
+from lightagentd.cli.named_file import STANDARD_INPUT, read_once
 from lightagentd.cli.options import Command, Settings, agent_argument
 from lightagentd.cli.output import told, warn
 from lightagentd.cli.session_name import session_ids, whole_session
@@ -95,17 +94,25 @@ def command(
     SESSION is an id, the beginning of one, or the name of an agent for your current session with it. The
     exit status is 4 when a skill answers that what TEXT names, such as a unit, is not there.
     """
-    agent = default_agent(settings) if settings.asks_default else agent
     _check(new_in_session=new and bool(session), timeout_without_wait=not wait and timeout_s is not None)
-    parameters = {"agent": agent, **_asked(text, files), "new": new or None, "unattended": unattended or None}
+    parameters = {"agent": _named(settings, agent), **_asked(text, files), **chosen(**options)}
+    parameters |= {"new": new or None, "unattended": unattended or None}
     parameters["session"] = whole_session(settings, session) if session else None
-    parameters |= chosen(**options)
     if settings.hosts:
         return _several(settings, parameters, timeout_s, alone=not wait or show_reasoning or quiet)
     if not wait:
         return _send(settings, parameters, quiet=quiet)
     shows: dict[str, Any] = {"quiet": quiet, "thoughts": show_reasoning, "raw": bool(options["schema_file"])}
     return end_with(watch(settings, "Sessions.Prompt", parameters, timeout_s=timeout_s, **shows))
+
+
+def _named(settings: Settings, agent: str) -> str:
+    """The agent that is asked: the default one where the command line is words alone."""
+    if not settings.asks_default:
+        return agent
+    from lightagentd.cli.default_agent import default_agent
+
+    return default_agent(settings)
 
 
 def _asked(text: tuple[str, ...], files: tuple[str, ...]) -> dict[str, Any]:
@@ -172,7 +179,7 @@ def _standard_input() -> bytes:
     """All of standard input, unless it is a terminal or closed."""
     if sys.stdin is None or sys.stdin.isatty():
         return b""
-    data = sys.stdin.buffer.read(MAX_MESSAGE_BYTES + 1)
+    data = read_once(sys.stdin.buffer, MAX_MESSAGE_BYTES + 1)
     if len(data) > MAX_MESSAGE_BYTES:
         raise MessageTooLarge(
             f"Standard input is larger than {MAX_MESSAGE_BYTES} bytes.",

@@ -1,7 +1,7 @@
 """Resolves a session argument: an id, the beginning of one, or the name of an agent.
 
-The name of an agent means the caller's own current session with it. An ambiguous name is refused; lactl never
-guesses.
+The name of an agent, or its beginning, means the caller's own current session with it. An ambiguous name is
+refused; lactl never guesses.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ def session_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("session", shell_complete=session_ids)(function)
 
 
-def whole_session(settings: Settings, name: str) -> str:
-    """The id of the session that a person means. Raises SessionNotFound, InvalidArgument."""
+def whole_session(settings: Settings, name: str, *, cut_agent: bool = True) -> str:
+    """The id of the session that a person means; `cut_agent` says that the name of an agent may be cut short.
+    Raises SessionNotFound, InvalidArgument.
+    """
     if _WHOLE.fullmatch(name):
         return name
     found = settings.call("Sessions.List")
@@ -39,12 +41,11 @@ def whole_session(settings: Settings, name: str) -> str:
         return name
     uid = settings.uid()
     current = current_ids(found)
-    meant = {
-        each["id"]: each
-        for each in found
-        if _begins(each["id"], name)
-        or (each["agent"] == name and each["id"] in current and each["owner"] == uid)
-    }
+    own = [each for each in found if each["id"] in current and each["owner"] == uid]
+    meant = {each["id"]: each for each in found if _begins(each["id"], name)}
+    meant |= {each["id"]: each for each in own if each["agent"] == name}
+    if not meant and name and cut_agent:
+        meant = {each["id"]: each for each in own if each["agent"].startswith(name)}
     if len(meant) > 1:
         lines = ", ".join(f"{each['id']} ({each['agent']})" for each in list(meant.values())[:5])
         raise InvalidArgument(

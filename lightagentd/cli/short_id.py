@@ -1,36 +1,13 @@
-"""Resolves the unique beginning of an id."""
+"""Resolves the unique beginning of the id of a question or a memory."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from lightagentd.cli.options import Settings
 from lightagentd.errors import InvalidArgument, NotFound
-
-_WHOLE = re.compile(r"[a-z]+_[0-9a-f]{16}")
-
-
-def is_whole(written: str) -> bool:
-    return _WHOLE.fullmatch(written) is not None
-
-
-def only_one(written: str, known: Callable[[], Iterable[str]], nouns: str) -> str:
-    """The only known id that a text begins, with or without its prefix; the text itself when there is none.
-    Raises InvalidArgument.
-    """
-    if is_whole(written):
-        return written
-    size = len(written)
-    found = {each for each in known() if written in (each[:size], each.partition("_")[2][:size])}
-    if len(found) > 1 and written not in found:
-        raise InvalidArgument(
-            f"{len(found)} {nouns} begin with {written!r}.",
-            suggestion=f"Write more of the id: {', '.join(sorted(found)[:5])}",
-        )
-    return found.pop() if len(found) == 1 else written
 
 
 @dataclass(frozen=True, kw_only=True)

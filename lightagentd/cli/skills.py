@@ -15,7 +15,7 @@ import click
 
 from lightagentd.cli.content import own_folder, reload_daemon
 from lightagentd.cli.named_file import check_readable, read_file
-from lightagentd.cli.options import Group, Settings, files, names_of, of_agent, words_of
+from lightagentd.cli.options import Group, Named, Settings, files, of_agent, words_of
 from lightagentd.cli.output import Columns, as_json, fields, listing, say, told, warn
 from lightagentd.errors import (
     ConfigError,
@@ -57,7 +57,7 @@ def list_skills(settings: Settings, agent: str) -> None:
 
 
 @command.command("show")
-@click.argument("name", shell_complete=names_of("Skills.List", "name"))
+@click.argument("name", cls=Named, lists={"Skills.List": "name"}, nouns="skills")
 @click.pass_obj
 def show(settings: Settings, name: str) -> None:
     """Show one skill with its body."""

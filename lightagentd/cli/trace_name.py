@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lightagentd.cli import event_source
+from lightagentd.cli.beginning import only_one
 from lightagentd.cli.options import Settings, names_of
-from lightagentd.cli.short_id import only_one
 
 _LOOKED_AT = 1000
 """So many of the newest turns and calls are looked at for an id that is cut."""

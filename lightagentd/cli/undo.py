@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import click
 
+from lightagentd.cli.beginning import only_one
 from lightagentd.cli.options import Command, Settings, agent_names, names_of
 from lightagentd.cli.output import Columns, listing
-from lightagentd.cli.short_id import only_one
 from lightagentd.cli.turn import watch
-from lightagentd.cli.when import moment
+from lightagentd.cli.when import ago
 
 _COLUMNS: Columns = {
     "CALL": "call_id",
-    "TIME": lambda change: moment(change["time_us"]),
+    "TIME": lambda change: ago(change["time_us"]),
     "AGENT": "agent",
     "DID": "action",
     "STATE": lambda change: f"undone by {change['undone_by']}" if change["undone_by"] else "stands",

@@ -22,8 +22,8 @@ _ENVIRONMENT = (
     ("LIGHTAGENT_SOCKET", "The daemon's socket, where `--socket` names none."),
     (
         "LIGHTAGENT_AGENT",
-        'The default agent: that of `lactl "WORDS"` and of `lactl chat` without a name. Else it is default_agent'
-        " in lactl.toml, else the only agent there is, else ops.",
+        'The default agent: that of `lactl "WORDS"` and of `lactl chat` without a name. Else it is'
+        " default_agent in lactl.toml, else the only agent there is, else ops.",
     ),
     (
         "LIGHTAGENT_STATE_DIR",
@@ -45,8 +45,8 @@ _FILES = (
     ("$XDG_RUNTIME_DIR/lightagentd/control.sock", "That of a user's own daemon."),
     (
         "$XDG_CONFIG_HOME/lightagent/lactl.toml",
-        'The default agent, default_agent = "NAME", and groups of hosts for `--hosts`: under [hosts] lines such'
-        ' as web = ["web1", "admin@web2"].',
+        'The default agent, default_agent = "NAME", and groups of hosts for `--hosts`: under [hosts] lines'
+        ' such as web = ["web1", "admin@web2"].',
     ),
     ("$XDG_STATE_HOME/lightagent/chat_history", "What was typed in chats; its owner alone can read it."),
 )

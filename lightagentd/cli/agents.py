@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from lightagentd.cli.options import Group, Settings, agent_argument, files, model_names
+from lightagentd.cli.options import Group, Settings, agent_argument, agent_names, files, model_names
 from lightagentd.cli.output import Columns, fields, listing, print_json, told
+from lightagentd.cli.redrawn import watchable
 
 _COLUMNS: Columns = {
     "NAME": "name",
@@ -26,6 +27,7 @@ def command() -> None:
 
 
 @command.command("list")
+@watchable("daemon,session.created,session.deleted")
 @click.pass_obj
 def list_agents(settings: Settings) -> None:
     """List all agents.
@@ -113,10 +115,10 @@ def set_model(settings: Settings, agent: str, model: str) -> None:
 
 
 @command.command("delete")
-@agent_argument
+@click.argument("agent", shell_complete=agent_names)
 @click.pass_obj
 def delete(settings: Settings, agent: str) -> None:
-    """Stop an agent and forget its definition.
+    """Stop an agent and forget its definition; its name must be written in full.
 
     That is for agents that were made with 'create'; their history stays.
     """

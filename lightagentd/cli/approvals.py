@@ -16,10 +16,11 @@ from lightagentd.cli.question import (
     question_lines,
     visible,
 )
+from lightagentd.cli.redrawn import watch_option, watchable
 from lightagentd.cli.rules import write_rule
 from lightagentd.cli.short_id import Ids
 from lightagentd.cli.terminal import BOLD, is_terminal, style
-from lightagentd.cli.when import moment
+from lightagentd.cli.when import ago, moment
 from lightagentd.config.terms import words as confirm_words
 from lightagentd.errors import ApprovalNotFound, ConfirmationRequired
 from lightagentd.host.users import called
@@ -36,18 +37,20 @@ approval_ids = names_of(_IDS.method, "id")
 
 
 @click.group("approvals", cls=Listing)
+@watch_option
 @click.pass_context
-def command(context: click.Context) -> None:
+def command(context: click.Context, watch: bool) -> None:
     """List and show the calls that wait for a yes.
 
     Answer with 'lactl approve ID' or 'lactl deny ID'.
     """
     if lists(context):
-        context.invoke(list_approvals, every=False)
+        context.invoke(list_approvals, every=False, watch=watch)
 
 
 @command.command("list")
 @click.option("--all", "every", is_flag=True, help="Those that are over, too.")
+@watchable("approval")
 @click.pass_obj
 def list_approvals(settings: Settings, every: bool) -> None:
     """List the questions that wait for an answer, oldest first.
@@ -71,7 +74,7 @@ _COLUMNS: Columns = {
     "AGENT": "agent",
     "CALL": lambda each: f"{each['tool']}.{each['action']}",
     "EFFECT": "effect",
-    "UNTIL": lambda each: moment(each["expires_us"]),
+    "UNTIL": lambda each: ago(each["expires_us"]),
     "ARGUMENTS": lambda each: visible(dump(each["args"])) if each["args"] else "",
 }
 

@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 
 import click
 
+from lightagentd.cli.beginning import only_one
 from lightagentd.cli.options import Command, Settings, names_of
 from lightagentd.cli.output import Columns, listing, told
 from lightagentd.cli.question import visible
-from lightagentd.cli.short_id import only_one
+from lightagentd.cli.redrawn import watchable
 from lightagentd.cli.when import duration
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -42,6 +43,7 @@ def confirming(function: F) -> F:
 @click.command("confirm", cls=Command)
 @click.argument("call", required=False, shell_complete=names_of("Confirmations.List", "id"))
 @click.option("--all", "every", is_flag=True, help="List those that are over, too.")
+@watchable("confirmation", alone="call")
 @click.pass_obj
 def command(settings: Settings, call: str | None, every: bool) -> None:
     """Keep the change of CALL, which is taken back otherwise (commit confirmed).

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
+from lightagentd.cli.beginning import only_one
 from lightagentd.cli.named_file import read_file
-from lightagentd.cli.options import Group, Settings, files, names_of
+from lightagentd.cli.options import Group, Named, Settings, files
 from lightagentd.cli.output import (
     Columns,
     as_json,
@@ -22,12 +23,13 @@ from lightagentd.cli.output import (
     warn,
 )
 from lightagentd.cli.question import visible
+from lightagentd.cli.redrawn import watchable
 from lightagentd.cli.terminal import is_terminal
-from lightagentd.cli.when import moment
+from lightagentd.cli.when import ago, moment
 from lightagentd.errors import Cancelled, CommandFailed, ConfigError, InvalidArgument
 
-flow_names = names_of("Flows.List", "name")
-run_ids = names_of("Flows.Runs", "id")
+_FLOWS, _RUNS = {"Flows.List": "name"}, {"Flows.Runs": "id"}
+_run_argument = click.argument("run_id", metavar="RUN", cls=Named, lists=_RUNS, nouns="runs")
 _SHOWN_LINES = 12
 _MARKS = {"success": "ok", "failed": "FAILED", "waiting_approval": "waits"}
 
@@ -86,7 +88,7 @@ def check(settings: Settings, what: str | None) -> None:
 
 
 @command.command("graph")
-@click.argument("what", metavar="NAME|RUN", shell_complete=flow_names)
+@click.argument("what", metavar="NAME|RUN", cls=Named, lists=_FLOWS | _RUNS, nouns="flows and runs")
 @click.option(
     "--format", "form", type=click.Choice(["text", "dot", "svg"]), default="text", show_default=True
 )
@@ -99,7 +101,7 @@ def graph(settings: Settings, what: str, form: str) -> None:
 
 
 @command.command("run")
-@click.argument("name", shell_complete=flow_names)
+@click.argument("name", cls=Named, lists=_FLOWS, nouns="flows")
 @click.option("--input", "-i", "inputs", metavar="NAME=VALUE", multiple=True, help="An input of the flow.")
 @click.option(
     "--from", "from_", metavar="STEP", default="", help="Begin there, with outputs of an earlier run."
@@ -135,7 +137,8 @@ def run(
         return
     parameters: dict[str, Any] = {"flow": name, "inputs": given}
     if from_:
-        parameters |= {"first": from_, "of": of} if of else {"first": from_}
+        listed = lambda: [one["id"] for one in settings.call("Flows.Runs")]  # noqa: E731
+        parameters |= {"first": from_, "of": only_one(of, listed, "runs")} if of else {"first": from_}
     made = settings.call("Flows.Run", **parameters)
     if detach:
         told(
@@ -149,8 +152,9 @@ def run(
 
 
 @command.command("runs")
-@click.argument("name", required=False, default="", shell_complete=flow_names)
+@click.argument("name", required=False, default="", cls=Named, lists=_FLOWS, nouns="flows")
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, metavar="N")
+@watchable("flow,approval")
 @click.pass_obj
 def runs(settings: Settings, name: str, limit: int) -> None:
     """List runs, the newest first.
@@ -163,7 +167,7 @@ def runs(settings: Settings, name: str, limit: int) -> None:
         "FLOW": "flow",
         "STATE": "state",
         "STEPS": lambda one: f"{one['done']}/{one['steps']}",
-        "BEGAN": lambda one: moment(one["started_us"]),
+        "BEGAN": lambda one: ago(one["started_us"]),
         "TOOK": lambda one: _took(one),
         "WHY": lambda one: cell(" ".join(one["waits"]) or one["message"]),
     }
@@ -172,7 +176,7 @@ def runs(settings: Settings, name: str, limit: int) -> None:
 
 
 @command.command("show")
-@click.argument("run_id", metavar="RUN", shell_complete=run_ids)
+@_run_argument
 @click.argument("step", required=False)
 @click.pass_obj
 def show(settings: Settings, run_id: str, step: str | None) -> None:
@@ -207,7 +211,7 @@ def show(settings: Settings, run_id: str, step: str | None) -> None:
 
 
 @command.command("resume")
-@click.argument("run_id", metavar="RUN", shell_complete=run_ids)
+@_run_argument
 @click.option("--detach", "-d", is_flag=True, help="Do not follow it.")
 @click.pass_obj
 def resume(settings: Settings, run_id: str, detach: bool) -> None:
@@ -216,7 +220,7 @@ def resume(settings: Settings, run_id: str, detach: bool) -> None:
 
 
 @command.command("rerun")
-@click.argument("run_id", metavar="RUN", shell_complete=run_ids)
+@_run_argument
 @click.argument("step")
 @click.option("--new", is_flag=True, help="As the flow's file is now, and not as it was when the run began.")
 @click.option("--detach", "-d", is_flag=True, help="Do not follow it.")
@@ -227,7 +231,7 @@ def rerun(settings: Settings, run_id: str, step: str, new: bool, detach: bool) -
 
 
 @command.command("cancel")
-@click.argument("run_id", metavar="RUN", shell_complete=run_ids)
+@_run_argument
 @click.pass_obj
 def cancel(settings: Settings, run_id: str) -> None:
     """Cancel a run. What its steps did stays done."""
@@ -236,7 +240,7 @@ def cancel(settings: Settings, run_id: str) -> None:
 
 
 @command.command("follow")
-@click.argument("run_id", metavar="RUN", shell_complete=run_ids)
+@_run_argument
 @click.pass_obj
 def follow(settings: Settings, run_id: str) -> None:
     """Follow a run to its end, as 'lactl flows run' does."""

@@ -10,9 +10,10 @@ import click
 from lightagentd.cli.options import Command, Listing, Settings, lists, names_of
 from lightagentd.cli.output import Columns, as_json, listing, say, told
 from lightagentd.cli.question import how_to_answer, question_lines, visible
+from lightagentd.cli.redrawn import watch_option, watchable
 from lightagentd.cli.short_id import Ids
 from lightagentd.cli.terminal import BOLD, is_terminal, style
-from lightagentd.cli.when import moment
+from lightagentd.cli.when import ago, moment
 from lightagentd.errors import InputNotFound, InvalidArgument
 from lightagentd.host.users import called
 
@@ -30,7 +31,7 @@ _COLUMNS: Columns = {
     "ID": "id",
     "STATE": "state",
     "AGENT": "agent",
-    "UNTIL": lambda each: moment(each["expires_us"]),
+    "UNTIL": lambda each: ago(each["expires_us"]),
     "QUESTION": lambda each: visible(each["question"]),
     "CHOICES": lambda each: " | ".join(visible(choice) for choice in each["choices"]),
     "ANSWER": lambda each: visible(each["answer"]),
@@ -40,18 +41,20 @@ input_ids = names_of(_IDS.method, "id")
 
 @click.group("inputs", cls=Listing)
 @click.option("--all", "every", is_flag=True, help="Those that are over, too.")
+@watch_option
 @click.pass_context
-def command(context: click.Context, every: bool) -> None:
+def command(context: click.Context, every: bool, watch: bool) -> None:
     """List and show what agents ask you.
 
     Answer with 'lactl answer ID TEXT'. The turn that asked waits until then, or until its time is over.
     """
     if lists(context):
-        context.invoke(list_inputs, every=every)
+        context.invoke(list_inputs, every=every, watch=watch)
 
 
 @command.command("list")
 @click.option("--all", "every", is_flag=True, help="Those that are over, too.")
+@watchable("input")
 @click.pass_obj
 def list_inputs(settings: Settings, every: bool) -> None:
     """List the questions that wait for an answer, oldest first.

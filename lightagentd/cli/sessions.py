@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from typing import Any
 
 import click
@@ -12,13 +11,14 @@ import click
 from lightagentd.cli.options import Command, Group, Settings, agent_argument, agent_names
 from lightagentd.cli.output import Columns, as_json, cell, dump, fields, listing, say, say_markdown, told
 from lightagentd.cli.question import may_type, visible
+from lightagentd.cli.redrawn import watchable
 from lightagentd.cli.replay import replay
 from lightagentd.cli.session_files import export_session, import_session
 from lightagentd.cli.session_name import current_ids, session_argument, whole_session
 from lightagentd.cli.stored import stored_option
 from lightagentd.cli.terminal import BOLD, DIM, RED, is_terminal, style
 from lightagentd.cli.turn_lines import thought_line
-from lightagentd.cli.when import local
+from lightagentd.cli.when import ago, local
 from lightagentd.errors import ConfirmationRequired, LightagentError
 from lightagentd.host.users import called
 
@@ -56,18 +56,19 @@ def command() -> None:
     metavar="SESSION",
     help="Those that turns of this session made to ask other agents.",
 )
+@watchable("session,agent.prompt,agent.error,plan")
 @click.pass_obj
 def list_sessions(settings: Settings, agent: str | None, parent: str | None) -> None:
     """List your sessions, newest first, without those that agents made to ask each other.
 
-    The columns: id, agent, * for your current one with that agent, state, turns, last change (on a terminal
-    how long ago), title. The state is idle, running or waiting (for a person), then paused and the phase of a
-    plan where that is so. Where an administrator sees those of others, a terminal shows their uids, too.
+    The columns: id, agent, * for your current one with that agent, state, turns, last change, title. The
+    state is idle, running or waiting (for a person), then paused and the phase of a plan where that is so.
+    Where an administrator sees those of others, a terminal shows their uids, too.
     """
     of = whole_session(settings, parent) if parent else None
     sessions = settings.call("Sessions.List", agent=agent, parent=of)
-    current, terminal = current_ids(sessions), is_terminal()
-    others = terminal and any(each["owner"] != settings.uid() for each in sessions)
+    current = current_ids(sessions)
+    others = is_terminal() and any(each["owner"] != settings.uid() for each in sessions)
     columns: Columns = {
         "ID": "id",
         "AGENT": "agent",
@@ -75,14 +76,14 @@ def list_sessions(settings: Settings, agent: str | None, parent: str | None) -> 
         "CUR": lambda each: "*" if each["id"] in current else "",
         "STATE": state_of,
         "TURNS": "turns",
-        "AGE": lambda each: _age(each["updated_us"]) if terminal else local(each["updated_us"]),
+        "CHANGED": lambda each: ago(each["updated_us"]),
         "TITLE": "title",
     }
     listing(
         settings,
         sessions,
         columns,
-        spare=("TURNS", "AGE"),
+        spare=("TURNS", "CHANGED"),
         empty='There are no sessions. Begin one with: lactl prompt AGENT "…"',
     )
 
@@ -92,15 +93,6 @@ def state_of(session: dict[str, Any]) -> str:
     mode = session["mode"]
     words = (session["state"], "paused" if session["paused"] else "", "" if mode == "normal" else mode)
     return ",".join(word for word in words if word)
-
-
-def _age(time_us: int) -> str:
-    """The age, in the largest unit that fits: 5s, 3m, 2h, 40d."""
-    seconds = max(0, int(time.time() - time_us / 1_000_000))
-    for unit_s, unit in ((86_400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= unit_s:
-            return f"{seconds // unit_s}{unit}"
-    return f"{seconds}s"
 
 
 @command.command("new")
@@ -284,7 +276,7 @@ def delete(settings: Settings, session: str, yes: bool) -> None:
     What runs in it is cancelled. Where something was said you are asked; in a script --yes is needed. The
     history keeps when things happened, not what, and still verifies.
     """
-    whole = whole_session(settings, session)
+    whole = whole_session(settings, session, cut_agent=False)
     try:
         settings.call("Sessions.Delete", session=whole, confirmed=yes or None)
     except ConfirmationRequired as err:

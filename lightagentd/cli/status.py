@@ -8,12 +8,14 @@ import click
 
 from lightagentd.cli.options import Command, Settings
 from lightagentd.cli.output import fields, print_json
+from lightagentd.cli.redrawn import watchable
 from lightagentd.cli.terminal import is_terminal
 from lightagentd.cli.when import duration, local, size
 from lightagentd.host.users import called
 
 
 @click.command("status", cls=Command)
+@watchable()
 @click.pass_obj
 def command(settings: Settings) -> int:
     """Show how the daemon is, and what is wrong.

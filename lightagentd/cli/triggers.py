@@ -15,17 +15,19 @@ import click
 from lightagentd.cli.event_line import print_event
 from lightagentd.cli.event_source import newest
 from lightagentd.cli.named_file import read_file
-from lightagentd.cli.options import Group, Settings, files, names_of
+from lightagentd.cli.options import Group, Named, Settings, files, names_of
 from lightagentd.cli.output import Columns, as_json, cell, fields, listing, say, told, warn
 from lightagentd.cli.question import visible
+from lightagentd.cli.redrawn import watchable
 from lightagentd.cli.turn import end_with, watch
-from lightagentd.cli.when import moment
+from lightagentd.cli.when import ago, moment
 from lightagentd.errors import ConfigError, InvalidArgument, LightagentError, NotFound
 
 if TYPE_CHECKING:
     from lightagentd.config.triggers import TriggerFile
 
 trigger_names = names_of("Triggers.List", "name")
+_trigger_argument = click.argument("name", cls=Named, lists={"Triggers.List": "name"}, nouns="triggers")
 _COUNTS = ("fired", "coalesced", "limited", "refused", "missed", "waiting", "answered", "failed")
 _TOPICS = "trigger"
 
@@ -36,6 +38,7 @@ def command() -> None:
 
 
 @command.command("list")
+@watchable("trigger")
 @click.pass_obj
 def list_triggers(settings: Settings) -> None:
     """List all triggers, and what units of systemd ask.
@@ -51,7 +54,7 @@ def list_triggers(settings: Settings) -> None:
         "OWNER": "owner",
         "STATE": "state",
         **{count.upper(): count for count in _COUNTS[:5]},
-        "LAST": lambda one: cell(one["problem"]) or (moment(one["last_us"]) if one["last_us"] else "never"),
+        "LAST": lambda one: cell(one["problem"]) or (ago(one["last_us"]) if one["last_us"] else "never"),
     }
     none = "There are no triggers. Write one into /etc/lightagentd/triggers, see lightagent-trigger(5)."
     spare = ("MISSED", "COALESCED", "LIMITED", "REFUSED", "OWNER", "FIRED")
@@ -59,7 +62,7 @@ def list_triggers(settings: Settings) -> None:
 
 
 @command.command("show")
-@click.argument("name", shell_complete=trigger_names)
+@_trigger_argument
 @click.pass_obj
 def show(settings: Settings, name: str) -> None:
     """Show one trigger: what it waits for and asks, how it stands, and what it counted.
@@ -125,7 +128,7 @@ def _check_secret(file: TriggerFile) -> None:
 
 
 @command.command("test")
-@click.argument("name", shell_complete=trigger_names)
+@_trigger_argument
 @click.option(
     "--data",
     "data",
@@ -153,7 +156,7 @@ def test(settings: Settings, name: str, data: str | None, preview: bool, quiet: 
 
 
 @command.command("pause")
-@click.argument("name", shell_complete=trigger_names)
+@_trigger_argument
 @click.pass_obj
 def pause(settings: Settings, name: str) -> None:
     """Refuse what happens from now on; it is counted."""
@@ -162,7 +165,7 @@ def pause(settings: Settings, name: str) -> None:
 
 
 @command.command("resume")
-@click.argument("name", shell_complete=trigger_names)
+@_trigger_argument
 @click.pass_obj
 def resume(settings: Settings, name: str) -> None:
     """Let a trigger go on that was paused, or that its own effects stopped."""

@@ -8,6 +8,7 @@ import click
 
 from lightagentd.cli.options import Command, Settings
 from lightagentd.cli.output import Columns, listing
+from lightagentd.cli.redrawn import watchable
 from lightagentd.cli.session_name import session_ids, whole_session
 from lightagentd.cli.terminal import is_terminal
 from lightagentd.errors import InvalidArgument
@@ -30,6 +31,7 @@ SCOPES = ("session", "turn", "agent", "owner", "owner_day", "day", "all")
     help="This session alone, or with --by turn its turns.",
 )
 @click.option("--budgets", is_flag=True, help="Show the limits that apply, and how much of each is used.")
+@watchable("agent.llm_response,session.turn")
 @click.pass_obj
 def command(settings: Settings, scope: str | None, session: str | None, budgets: bool) -> None:
     """Show what agents used: model calls, tokens, tool calls, money and time.

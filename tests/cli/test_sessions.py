@@ -31,7 +31,7 @@ class TestList:
         scripted.answer("Sessions.List", {"sessions": found})
         done = on_terminal(["sessions", "list"], width=80, env=plain())
         heading, first, second = done.out.splitlines()
-        assert heading.split() == ["ID", "AGENT", "CUR", "STATE", "AGE", "TITLE"]
+        assert heading.split() == ["ID", "AGENT", "CUR", "STATE", "TITLE"]
         assert all(len(line) <= 80 for line in done.out.splitlines())
         assert first.split()[:4] == [SESSION[:12], "ops", "*", "idle"]
         assert second.split()[2:4] == ["-", "waiting,paused,drafting"]

@@ -7,9 +7,9 @@ its output.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from lightagentd.cli.journal_output import JournalOutput
 from lightagentd.cli.named_file import check_readable, unreadable
 from lightagentd.cli.options import Command, Settings
 from lightagentd.cli.output import as_json, fields, warn
+from lightagentd.cli.progress import Progress
 from lightagentd.cli.stored import SYSTEM_STATE, state_folder, stored_option
 from lightagentd.cli.when import FORMS, Start, local, since_start
 from lightagentd.errors import HistoryDamaged, InvalidArgument, PermissionDenied
@@ -188,9 +189,9 @@ def _from_store(
     found: dict[str, Any] = {}
     with journal:
         fds = [] if journal.fd is None else [journal.fd]
-        for found in run_as_owner(state, audit_store, str(state), terms, journal.fd, pass_fds=fds):
-            _progress(settings, found)
-        _progress(settings, None)
+        with contextlib.closing(Progress()) as progress:
+            for found in run_as_owner(state, audit_store, str(state), terms, journal.fd, pass_fds=fds):
+                progress.tell(f"event {found.get('at', '')}")
         journal.warn()
     return {**found["chain"], "by": "lactl", "store": str(state), "journal": found["journal"]}
 
@@ -210,13 +211,6 @@ def _from_daemon(
         expect=[f"{seq}:{event_hash}" for seq, event_hash in expected.items()] or None,
     )
     return {**found, "by": "daemon", "store": "", "journal": None}
-
-
-def _progress(settings: Settings, found: dict[str, Any] | None) -> None:
-    if settings.json or not sys.stderr.isatty():
-        return
-    sys.stderr.write(f"\r\x1b[Kevent {found['at']}" if found and "at" in found else "\r\x1b[K")
-    sys.stderr.flush()
 
 
 def _show(settings: Settings, found: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from lightagentd.cli.filters import filter_options, time_options, wanted
 from lightagentd.cli.named_file import unreadable
 from lightagentd.cli.options import Command, Settings
 from lightagentd.cli.output import fields, print_json, say, warn
+from lightagentd.cli.progress import Progress
 from lightagentd.cli.stored import state_dir_option, state_folder, stored_client
 from lightagentd.cli.terminal import is_terminal
 from lightagentd.cli.when import size
@@ -70,12 +71,14 @@ def _written(pieces: Iterator[Any], fd: int) -> dict[str, Any]:
     from lightagentd.events.backup.backup import copy_error
 
     found: dict[str, Any] = {}
-    with os.fdopen(os.dup(fd), "wb", buffering=0) as file:
+    written, progress = 0, Progress()
+    with contextlib.closing(progress), os.fdopen(os.dup(fd), "wb", buffering=0) as file:
         for piece in pieces:
             if not isinstance(piece, bytes):
                 found = piece
                 continue
-            at = 0
+            written, at = written + len(piece), 0
+            progress.tell(f"{size(written)} written")
             try:
                 while at < len(piece):
                     at += file.write(memoryview(piece)[at:])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import shutil
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
 import httpx
 import pytest
+from playwright.async_api import async_playwright
 
 from lightagentd.config.configuration import load
 from lightagentd.control.operations import answers
@@ -26,6 +28,7 @@ from tests.scripted_model import call, say
 ME = pwd.getpwuid(os.geteuid()).pw_name
 PUBLIC = "http://phone.example.org"
 NOBODY = "nobody"
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 
 
 @dataclass(kw_only=True)
@@ -67,11 +70,13 @@ def _configure(paths: Paths, receiver: Receiver, answers: str, user: str = ME) -
 
 
 @contextlib.asynccontextmanager
-async def away(paths: Paths, listed: str = 'on = true\napprove = ["probe.*"]') -> AsyncIterator[Away]:
+async def away(
+    paths: Paths, listed: str = 'on = true\napprove = ["probe.*"]', hostile: str = "ran"
+) -> AsyncIterator[Away]:
     write(paths.config / "lightagentd.toml.d" / "40-worker.toml", '[worker]\nchange_agents = ["test"]\n')
     async with Receiver() as receiver:
         _configure(paths, receiver, listed)
-        asks = call("probe_add", add(prepare(paths)))
+        asks = call("probe_add", add(prepare(paths), line=hostile))
         script = [asks, say("ok"), asks, say("ok")]
         async with gateway(paths, script, toml=f'public_url = "{PUBLIC}"\n', front=FRONT) as it:
             headers = {"Host": PUBLIC.partition("//")[2]}
@@ -182,3 +187,27 @@ async def test_the_person_must_have_the_right_at_that_moment(paths: Paths) -> No
         assert (await it.browser.post(f"/answers/{mine}")).status_code == 404, "another person's"
         assert (await it.browser.post(f"/answers/{theirs}")).status_code in (403, 404)
         assert it.state(asked.id) == "waiting"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+async def test_the_page_in_a_browser_shows_hostile_text_as_text_and_needs_a_click(paths: Paths) -> None:
+    hostile = "</pre><script>document.title='x'</script><img src=x onerror=document.title='x'>\u202e"
+    async with away(paths, hostile=hostile) as it:
+        approval, links = await it.asked()
+        async with async_playwright() as playwright:
+            rules = f"--host-resolver-rules=MAP phone.example.org 127.0.0.1:{it.gateway.port}"
+            browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", rules])
+            page = await browser.new_page()
+            asked: list[str] = []
+            page.on("request", lambda one: asked.append(one.url))
+            await page.goto(PUBLIC + links["approve"])
+            assert await page.title() == "lightagentd"
+            text = await page.inner_text("body")
+            assert hostile[:-1] + "\\u202e" in text
+            assert await page.locator("script, img").count() == 0
+            assert asked == [PUBLIC + links["approve"]], "nothing else is fetched"
+            assert it.state(approval) == "waiting"
+            await page.get_by_role("button", name="Allow it, once").click()
+            await page.get_by_role("heading", name="It was allowed.").wait_for()
+            assert it.state(approval) in ("granted", "used")
+            await browser.close()

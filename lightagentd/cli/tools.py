@@ -17,10 +17,11 @@ from lightagentd.cli.options import (
     of_agent,
     tool_names,
 )
-from lightagentd.cli.output import Columns, as_json, dump, fields, listing, say, table
+from lightagentd.cli.output import Columns, as_json, dump, fields, listing, say, table, warn
 from lightagentd.cli.terminal import BOLD, is_terminal, style
 from lightagentd.cli.tool_drafts import discard, draft, drafts, install
 from lightagentd.cli.turn import end_with, watch
+from lightagentd.config.terms import words as confirm_words
 from lightagentd.errors import CommandFailed, ToolNotFound
 
 _MAX_REFERENCES = 8
@@ -146,6 +147,8 @@ def call(
     parameters |= {name: one for name, one in terms.items() if one is not None}
     metadata = watch(settings, "Tools.Call", parameters, hang_up=True)
     end_with(metadata)
+    if (within := terms["confirm_within"]) and not settings.json and metadata.get("changed") is not False:
+        warn(confirm_words(terms, within), "Keep it with: lactl confirm")
     status, killer = metadata.get("exit_status"), metadata.get("signal")
     if status or killer:
         raise CommandFailed(f"The command ended {f'by {killer}' if killer else f'with status {status}'}.")

@@ -10,7 +10,6 @@ from lightagentd.cli.question import question_lines
 from lightagentd.config.terms import span_s, span_text, terms_of, words
 from lightagentd.desktop.cards import question
 from lightagentd.gateway.ai_sdk.parts import Parts
-from lightagentd.gateway.answers import _lines
 from lightagentd.gateway.turns import waiting_text
 from lightagentd.mcp_server.asking import _call_text
 from tests.scripted_daemon import approval
@@ -48,7 +47,6 @@ def test_the_terms_are_shown_wherever_the_call_is() -> None:
     assert said in card.body
     assert card.answers == ("deny",), "something in the inverse could be overlooked"
     assert said in "\n".join(question_lines(asked))
-    assert said in "\n".join(_lines(asked))
     assert said in waiting_text(event)
     assert said in _call_text(event)
     described = [chunk["data"] for chunk in Parts().of(event) if chunk["type"] == "data-approval"]

@@ -18,6 +18,7 @@ from .product import LAUNCHERS, PREFIX, SHARE, VENDOR, built_packages
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("installed")]
 
 UNITS = CHECKOUT / "units"
+PAGE_FOLDER = "/usr/share/cockpit/lightagentd"
 BUILDER = CHECKOUT / "packaging/checkout/builder.sh"
 EXPECTED = (
     "/etc/lightagentd/lightagentd.toml",
@@ -93,8 +94,7 @@ def test_the_page_of_cockpit_is_a_package_of_its_own(other_machine: Machine, lis
     other_machine.copy_in(package, "/var/tmp/page.deb")
     out = other_machine.run(["dpkg", "--contents", "/var/tmp/page.deb"]).stdout
     there = {f"/{line.split()[5].removeprefix('./')}" for line in out.splitlines()}
-    page = "/usr/share/cockpit/lightagentd"
-    assert {f"{page}/{name}" for name in PAGE} - there == set()
+    assert {f"{PAGE_FOLDER}/{name}" for name in PAGE} - there == set()
     assert not [path for path in listed if "cockpit/" in path]
 
 
@@ -173,8 +173,10 @@ def test_lintian_finds_no_error_and_no_warning(debian_root: Path) -> None:
     nothing_found.touch()
 
 
-def built_rpm() -> Path:
-    """The RPM package of this checkout, built once from the files that the .deb beside it is of."""
+def built_rpms() -> tuple[Path, Path]:
+    """The RPM packages of this checkout, built once from the files that the .deb beside them are of: that of
+    the daemon, and that of the page in Cockpit.
+    """
     folder = built_packages() / "rpm"
     if not folder.is_dir():
         script, new = CHECKOUT / "packaging/checkout/rpm.sh", folder.with_name("rpm.new")
@@ -184,22 +186,27 @@ def built_rpm() -> Path:
         )  # fmt: skip
         assert built.returncode == 0, built.stderr[-6000:]
         new.rename(folder)
-    [package] = folder.glob("*.rpm")
-    return package
+    page, daemon = sorted(folder.glob("*.rpm"))
+    return daemon, page
 
 
 def test_rpm_has_the_same_files(debian_root: Path, listed: list[str]) -> None:
     assert debian_root.is_dir()
-    package = built_rpm()
-    ask = f"rpm -qlp {package.name} && rpm -qp --scripts {package.name}"
+    daemon, page = built_rpms()
+    ask = f"rpm -qlp {daemon.name} && rpm -qp --scripts {daemon.name} && echo PAGE && rpm -qlp {page.name}"
     query = subprocess.run(
-        [str(BUILDER), str(package.parent), "sh", "-c", ask],
+        [str(BUILDER), str(daemon.parent), "sh", "-c", ask],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=True,
     )  # fmt: skip
-    there = {_neutral(path) for path in query.stdout.splitlines() if path.startswith("/")}
+    of_daemon, of_page = (
+        {_neutral(path) for path in part.splitlines() if path.startswith("/")}
+        for part in query.stdout.split("PAGE\n")
+    )
     wanted = {_neutral(path) for path in EXPECTED if not path.startswith("/usr/share/doc/")}
     wanted |= {path for path in listed if path.startswith("/usr/lib/systemd/system/")}
-    assert wanted - there == set()
+    assert wanted - of_daemon == set()
+    assert {f"{PAGE_FOLDER}/{name}" for name in PAGE} - of_page == set()
+    assert not [path for path in of_daemon if "cockpit/" in path]
     assert "%{" not in query.stdout
     assert "%systemd" not in query.stdout
 

@@ -36,7 +36,7 @@ from lightagentd.cli.terminal import may_type as may_type  # others find it here
 from lightagentd.cli.when import moment
 from lightagentd.client.blocking import Client
 from lightagentd.config.terms import words as confirm_words
-from lightagentd.errors import InvalidArgument, LightagentError, PermissionDenied
+from lightagentd.errors import ApprovalClosed, Conflict, InvalidArgument, LightagentError, PermissionDenied
 from lightagentd.text.readable import LONG_CHARS, LONG_LINES
 from lightagentd.text.readable import visible as visible  # others find it here
 from lightagentd.text.readable import warnings as warnings
@@ -171,7 +171,7 @@ def may_answer(settings: Settings, event: dict[str, Any]) -> bool:
 def ask(settings: Settings, client: Client, event: dict[str, Any]) -> None:
     """Ask the question of a turn event, which is on the screen, and send the answer, unless the daemon sends
     something before, such as another's answer. It is asked again after an invalid choice, and after a yes
-    without the authentication that it needs.
+    without the authentication that it needs, or one that cannot be given.
     """
     is_call, name = is_about_call(event), question_id(event)
     if is_call:
@@ -200,7 +200,8 @@ def ask(settings: Settings, client: Client, event: dict[str, Any]) -> None:
             else:
                 settings.call("Approvals.Deny", approval=name, note=note or None)
         except LightagentError as err:
-            again = isinstance(err, PermissionDenied if is_call else InvalidArgument)
+            refused = (PermissionDenied, Conflict) if is_call else (InvalidArgument,)
+            again = isinstance(err, refused) and not isinstance(err, ApprovalClosed)
             if again:
                 forget_what_was_typed()  # before the reader knows why
             warn(err.message, err.suggestion)

@@ -96,6 +96,7 @@ async def test_a_leave_stays_with_its_session_and_does_not_count_once_it_is_tain
         await test.prompt(session)
         async with Watched(test, session) as turn:
             question = await asked(test)
+            assert question.reason.startswith("What was allowed for this session does not count now")
             with pytest.raises(Conflict, match="Text from outside"):
                 await test.daemon.service.approvals.approve(ME, question.id, for_session=True)
             assert len(session.record.leaves) == 1

@@ -307,6 +307,23 @@ def test_a_terminal_asks_and_sends_the_answer(
     assert out.index("+hello") < out.index("[y/N]") < out.index(f"it is {state}")
 
 
+def test_a_leave_that_cannot_be_given_is_asked_about_again(scripted: ScriptedDaemon) -> None:
+    waits(scripted)
+    allow = scripted.handler("Approvals.Approve")
+
+    def approve(connection: Connection, call: dict[str, Any]) -> None:
+        if call["parameters"].get("for_session"):
+            connection.error("org.lightagent1.Conflict", message="Text from outside is in this session.")
+        else:
+            allow(connection, call)
+
+    scripted.handle("Approvals.Approve", approve)
+    twice = ("[y/N] ", b"s\n"), ("in this session.\r\nAllow it, once? [y/N] ", b"y\n")
+    status, out = at_terminal(["prompt", "ops", "x"], *twice)
+    assert (status, out.count("[y/N]")) == (0, 2), out
+    assert "it is granted" in out
+
+
 def test_what_is_long_is_folded_and_shown_whole_in_a_pager(scripted: ScriptedDaemon) -> None:
     content = "\n".join(f"line {number}" for number in range(400))
     preview = "@@ -0,0 +1,400 @@\n" + "".join(f"+line {number}\n" for number in range(400))

@@ -9,7 +9,7 @@ runs in the same folder, with the same content of the files that others can writ
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from lightagentd.policy.questions.approval import Approval
 RULE = "session-leave"
 MOST = 50
 ARGS_CHARS = 8 << 10
+_NOT_NOW = "What was allowed for this session does not count now: text from outside is in it."
 
 
 def leave_of(approval: Approval, *, tainted: bool, by: int, now_us: int) -> dict[str, Any]:
@@ -53,29 +54,29 @@ def leave_of(approval: Approval, *, tainted: bool, by: int, now_us: int) -> dict
 
 
 def with_leave(ruling: Ruling, ready: Ready, origin: Origin) -> Ruling:
-    """The ruling on a call, which a leave of its session allows where a person would be asked."""
+    """The ruling on a call, which a leave of its session allows where a person would be asked; or why one
+    that is there does not count.
+    """
     session = origin.session
     if ruling.decision is not Decision.ASK or session is None or origin.needs_approval:
         return ruling
-    if origin.trigger != PERSON or not (found := _covering(session.record.leaves, ready, origin)):
+    there = [one for one in reversed(session.record.leaves) if _is_for(one, ready, origin)]
+    if origin.trigger != PERSON or not there:
         return ruling
+    found = next((one for one in there if one.get("tainted") is True or not origin.tainted), None)
+    if found is None:
+        return replace(ruling, reason=f"{_NOT_NOW} {ruling.reason}".strip())
     terms = Terms.of(found) or ruling.terms
     given: dict[str, Any] = {"terms": terms, "expected": found.get("expected") or {}}
     return replace(ruling, decision=Decision.ALLOW, rule=RULE, reason="", error=None, **given)
 
 
-def _covering(leaves: Sequence[Mapping[str, Any]], ready: Ready, origin: Origin) -> Mapping[str, Any] | None:
-    """The newest leave for a call."""
-    return next((one for one in reversed(leaves) if _covers(one, ready, origin)), None)
-
-
-def _covers(leave: Mapping[str, Any], ready: Ready, origin: Origin) -> bool:
+def _is_for(leave: Mapping[str, Any], ready: Ready, origin: Origin) -> bool:
+    """Whether a leave is for this call."""
     call = (origin.agent.name, ready.action.tool, ready.action.name, ready.effect.value)
     try:
-        return (
-            call == tuple(leave.get(name) for name in ("agent", "tool", "action", "effect"))
-            and (leave.get("tainted") is True or not origin.tainted)
-            and json.dumps(leave.get("args"), sort_keys=True) == json.dumps(ready.args, sort_keys=True)
+        return call == tuple(leave.get(name) for name in ("agent", "tool", "action", "effect")) and (
+            json.dumps(leave.get("args"), sort_keys=True) == json.dumps(ready.args, sort_keys=True)
         )
     except (ValueError, TypeError, RecursionError):
         return False

@@ -1,13 +1,15 @@
 """Other machines for tests of `lactl --host`: network namespaces with a real sshd, and a wrapper of ssh.
 
-Whoever logs in finds the daemon on the socket that the host was given, and this checkout's lactl. Nothing is
-left behind: a namespace ends with its sshd, and the link to it, too. The wrapper is there because ssh looks
-for its configuration in the home of the user, whatever $HOME says.
+Whoever logs in finds the daemon on the socket that the host was given, and this checkout's lactl. ssh runs in
+a namespace, too, so that the routes of this machine stay as they are: other tests look at them. Nothing is
+left behind: a namespace ends with its processes, and the links to it, too. The wrapper is there because ssh
+looks for its configuration in the home of the user, whatever $HOME says.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import getpass
 import ipaddress
 import os
@@ -16,14 +18,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from tests.prepared import REPOSITORY
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 _START_S = 30.0
+_CLONE_NEWNET = 0x40000000  # setns(2)
+T = TypeVar("T")
 
 
 def missing() -> str:
@@ -42,7 +47,7 @@ class SshHosts:
 
     def __init__(self, folder: Path, sockets: Mapping[str, Path], *, network_of: int = 0) -> None:
         self._folder, self._sockets, self._network_of = folder, dict(sockets), network_of
-        self._links: list[str] = []
+        self._clients: subprocess.Popen[bytes] | None = None
         self.addresses: dict[str, str] = {}
         self._running: list[subprocess.Popen[bytes]] = []
         self.bin = folder / "bin"
@@ -75,6 +80,8 @@ class SshHosts:
         lactl.chmod(0o755)
         with contextlib.ExitStack() as failed:
             failed.callback(self.close)
+            self._clients = subprocess.Popen(["unshare", "--net", "sleep", "inf"], stdin=subprocess.DEVNULL)
+            _wait_for_namespace(self._clients)
             hosts = [self._start(*one, there) for one in enumerate(self._sockets.items())]
             failed.pop_all()
         self._client(hosts)
@@ -104,22 +111,34 @@ class SshHosts:
                 stderr=log,
             )
         self._running.append(sshd)
-        end_s, own = time.monotonic() + _START_S, Path("/proc/self/ns/net").readlink()
-        while Path(f"/proc/{sshd.pid}/ns/net").readlink() == own and time.monotonic() < end_s:
-            time.sleep(0.005)
-        link, inside = f"la{sshd.pid}", f"/proc/{sshd.pid}/ns/net"
-        _ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", str(sshd.pid))
-        self._links.append(link)
+        _wait_for_namespace(sshd)
+        link, client = f"la{number}", self._client_pid
+        _ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", str(sshd.pid), of=client)
         self.addresses[name] = address
-        _ip("addr", "add", f"{here}/30", "dev", link)
-        _ip("link", "set", link, "up")
-        _ip("addr", "add", f"{address}/30", "dev", "eth0", inside=inside)
-        _ip("link", "set", "eth0", "up", inside=inside)
+        _ip("addr", "add", f"{here}/30", "dev", link, of=client)
+        _ip("link", "set", link, "up", of=client)
+        _ip("addr", "add", f"{address}/30", "dev", "eth0", of=sshd.pid)
+        _ip("link", "set", "eth0", "up", of=sshd.pid)
+        end_s = time.monotonic() + _START_S
         while time.monotonic() < end_s:
-            with contextlib.suppress(OSError), socket.create_connection((address, 22), 1.0):
+            if self.answers(name):
                 return name, address
             time.sleep(0.01)
         raise AssertionError((self._folder / f"{name}.log").read_text())
+
+    @property
+    def _client_pid(self) -> int:
+        assert self._clients is not None
+        return self._clients.pid
+
+    def answers(self, name: str) -> bool:
+        """Whether a new connection to a host is answered."""
+        line = in_network(self._client_pid, socket.socket)
+        with line, contextlib.suppress(OSError):
+            line.settimeout(1.0)
+            line.connect((self.addresses[name], 22))
+            return line.recv(4) == b"SSH-"
+        return False
 
     def _client(self, hosts: list[tuple[str, str]]) -> None:
         key = " ".join((self._folder / "host.pub").read_text().split()[:2])
@@ -135,20 +154,39 @@ class SshHosts:
             f"  UserKnownHostsFile {self._folder / 'known_hosts'}\n  GlobalKnownHostsFile none\n"
         )
         wrapper = self.bin / "ssh"
-        wrapper.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {config} "$@"\n')
+        enter = f"nsenter --net=/proc/{self._client_pid}/ns/net"
+        wrapper.write_text(f'#!/bin/sh\nexec {enter} {shutil.which("ssh")} -F {config} "$@"\n')
         wrapper.chmod(0o755)
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def close(self) -> None:
-        for sshd in self._running:
-            sshd.terminate()
-            sshd.wait()
-        for link in self._links if self._network_of else ():  # the others end with their namespace
-            _ip("link", "del", link)
+        for process in [*self._running, *([self._clients] if self._clients is not None else [])]:
+            process.terminate()
+            process.wait()
 
 
-def _ip(*arguments: str, inside: str = "") -> None:
-    enter = ["nsenter", f"--net={inside}"] if inside else []
+def in_network(pid: int, made: Callable[[], T]) -> T:
+    """What is made, such as a socket, in the network namespace of a process."""
+
+    def there() -> T:
+        with Path(f"/proc/{pid}/ns/net").open() as namespace:
+            if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), _CLONE_NEWNET) != 0:
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return made()
+
+    with ThreadPoolExecutor(1) as thread:  # of its own: the namespace is that of a thread
+        return thread.submit(there).result()
+
+
+def _wait_for_namespace(process: subprocess.Popen[bytes]) -> None:
+    end_s, own = time.monotonic() + _START_S, Path("/proc/self/ns/net").readlink()
+    while Path(f"/proc/{process.pid}/ns/net").readlink() == own:
+        assert time.monotonic() < end_s
+        time.sleep(0.005)
+
+
+def _ip(*arguments: str, of: int) -> None:
+    enter = ["nsenter", f"--net=/proc/{of}/ns/net"]
     subprocess.run([*enter, "ip", *arguments], check=True, stdin=subprocess.DEVNULL)

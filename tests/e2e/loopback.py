@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
-import os
 import socket
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import TypeVar
+
+from tests.ssh_hosts import in_network
 
 from .machine import Machine
 
 T = TypeVar("T")
-_CLONE_NEWNET = 0x40000000  # setns(2)
 
 
 def listening(machine: Machine) -> socket.socket:
     """A socket that listens on 127.0.0.1 of the machine, at a free port."""
-
-    def made() -> socket.socket:
-        with Path(f"/proc/{machine.leader}/ns/net").open() as namespace:
-            if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), _CLONE_NEWNET) != 0:
-                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        return socket.create_server(("127.0.0.1", 0))
-
-    with ThreadPoolExecutor(1) as thread:  # of its own: the namespace is that of a thread
-        return thread.submit(made).result()
+    return in_network(machine.leader, lambda: socket.create_server(("127.0.0.1", 0)))
 
 
 @contextlib.contextmanager

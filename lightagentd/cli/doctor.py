@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from lightagentd.host.paths import Paths
 
 PATIENCE_S = 600.0
+STATUS_S = 10.0
+"""How long it waits to hear of a daemon: behind a socket unit one that cannot start is waited for."""
 BAD = ("not_held", "wrong")
 _WORDS = {"ok": "ok", "not_held": "NOT HELD", "wrong": "WRONG", "not_tried": "not tried", "note": "note"}
 _COLOURS = {"ok": GREEN, "not_held": RED, "wrong": RED, "not_tried": MAGENTA, "note": DIM}
@@ -104,7 +106,7 @@ def _found(settings: Settings, agent: str | None, *, reach: bool) -> dict[str, A
 def _status(settings: Settings) -> tuple[dict[str, Any] | None, LightagentError | None]:
     """The daemon's status, or the reason why there is none."""
     try:
-        return settings.call("Manager.GetStatus"), None
+        return settings.call("Manager.GetStatus", timeout_s=STATUS_S), None
     except LightagentError as err:
         return None, err
 

@@ -115,7 +115,7 @@ def test_the_session_that_was_cut_goes_on_by_itself(service: Machine, session: S
     assert not session.hears("cut", 1)
     eventually(session.reached, "the line is there again", 30)
     assert session.hears("again", 60), "the same session goes on"
-    eventually(lambda: _states(service) == ["taken_back"], "it is on record", 10)
+    eventually(lambda: _states(service)[-1] == "taken_back", "it is on record", 10)
     journal = service.run(["journalctl", "--output=cat", "LIGHTAGENT_TYPE=taken_back"]).stdout
     assert "bash.exec" in journal
 
@@ -125,6 +125,7 @@ def test_it_comes_back_after_another_boot_whose_daemon_starts_too_late(
 ) -> None:
     """The daemon was killed, and finds another boot, in which the clock of that before says nothing."""
     call(service, "bash.exec", command=CUT, effect="change")
+    was = service.run(["systemctl", "is-active", "lightagentd.socket"], check=False).stdout.strip()
     service.run(["systemctl", "mask", "--runtime", "--now", "lightagentd.socket"])
     service.run(["systemctl", "kill", "--signal=KILL", UNIT])
     service.run(["systemctl", "stop", UNIT], check=False)
@@ -135,7 +136,7 @@ def test_it_comes_back_after_another_boot_whose_daemon_starts_too_late(
     _boots_as(service, f"{boot[:-5]}{'0000' if boot[-5:-1] != '0000' else '1111'}\n")
     try:
         service.run(["systemctl", "unmask", "--runtime", "lightagentd.socket"])
-        service.run(["systemctl", "start", "lightagentd.socket", UNIT])
+        service.run(["systemctl", "start", *(["lightagentd.socket"] if was == "active" else []), UNIT])
         eventually(session.reached, "the line is there again", 30)
         eventually(lambda: _states(service)[-1] == "taken_back", "it is on record", 10)
         other = service.run(["nsenter", "-m", "-t", _main_pid(service), "cat", BOOT_ID]).stdout

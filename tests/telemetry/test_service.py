@@ -46,6 +46,12 @@ def tokens(receiver: OtlpReceiver) -> float:
     return sum(float(point.sum) for point in receiver.points.get("gen_ai.client.token.usage", ()))
 
 
+def all_is_taken(it: Scripted, state: Path) -> bool:
+    """Whether the position is behind the newest turn; no other will be stored then."""
+    last = it.stored(topic="session.turn")[-1].seq
+    return position.read(state) == position.Position(traces=last, metrics=last)
+
+
 def turns(receiver: OtlpReceiver) -> list[str]:
     """The spans of turns that the receiver took, by their ids."""
     return [span.span_id.hex() for span in receiver.spans if span.name == "invoke_agent test"]
@@ -143,21 +149,17 @@ async def test_it_goes_on_where_it_stopped(paths: Paths, quick: None) -> None:
     """Restarts of the sender, of the receiver and of the daemon."""
     state = paths.state / "telemetry.json"
 
-    def all_is_taken(it: Scripted) -> bool:
-        last = it.stored(topic="session.turn")[-1].seq
-        return position.read(state) == position.Position(traces=last, metrics=last)
-
     async with OtlpReceiver() as receiver:
         async with scripted(paths, [say("ok")]) as it:
             session = await it.session()
             async with sending(paths, receiver):
                 await it.prompt(session)
-                await until(lambda: tokens(receiver) == 15 and all_is_taken(it))
+                await until(lambda: tokens(receiver) == 15 and all_is_taken(it, state))
             before = position.read(state)
             await it.prompt(session)  # nobody follows
             assert position.read(state) == before
             async with sending(paths, receiver):
-                await until(lambda: tokens(receiver) == 30 and all_is_taken(it))
+                await until(lambda: tokens(receiver) == 30 and all_is_taken(it, state))
         async with sending(paths, receiver), scripted(paths, [say("ok")]) as it:  # without a daemon at first
             await it.prompt(await it.session())
             await until(lambda: tokens(receiver) == 45 and len(turns(receiver)) == 3)
@@ -170,7 +172,7 @@ async def test_what_was_sent_before_a_crash_is_sent_again_with_the_same_ids(path
         async with sending(paths, receiver):
             before = position.read(state)
             await it.prompt(await it.session())
-            await until(lambda: tokens(receiver) == 15 and turns(receiver))
+            await until(lambda: tokens(receiver) == 15 and turns(receiver) and all_is_taken(it, state))
         assert before is not None
         sent = {span.span_id for span in receiver.spans}
         position.store(state, before.moved("metrics", it.daemon.history.head_seq))

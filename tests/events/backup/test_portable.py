@@ -231,7 +231,7 @@ WRONG: dict[str, tuple[Callable[[Lines], Lines], int, str]] = {
     "state without value": (last_state(b'{"state": "sessions", "key": "a"}'), 0, "'value'"),
     "state that is no object": (last_state(b'{"state": "sessions", "key": "a", "value": 1}'), 0, "no object"),
     "state without what it must have": (
-        last_state(b'{"state": "prunings", "key": "zz", "value": {}}'),
+        lambda lines: [*lines[:-3], b'{"state": "prunings", "key": "zz", "value": {}}\n', lines[-1]],
         0,
         "no entry of prunings",
     ),

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -92,9 +94,17 @@ class Settings:
 
     def call(self, method: str, /, *, timeout_s: float | None = CALL_TIMEOUT_S, **parameters: Any) -> Any:
         """Make one call on a connection of its own and return the one parameter of its reply, or None."""
-        with self.client(timeout_s) as client:
+        with self.client(timeout_s) as client, self._told_of_waiting(client):
             reply = client.call(method, **parameters)
         return next(iter(reply.values()), None)
+
+    def _told_of_waiting(self, client: Client) -> AbstractContextManager[None]:
+        """Tell a person at a terminal when an answer takes long; not where polkit's agent asks them."""
+        if self.json or sys.stderr is None or not sys.stderr.isatty():
+            return nullcontext()
+        from lightagentd.cli.progress import waiting
+
+        return waiting(lambda: not client.interactive)
 
 
 def not_understood(host: str, err: Exception) -> MalformedMessage:

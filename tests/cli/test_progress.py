@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import pty
+import select
+import signal
 
 import pytest
 
@@ -34,3 +36,25 @@ def test_a_pipe_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     told(stream, monkeypatch)
     assert stream.getvalue() == ""
+
+
+def test_who_waits_for_an_answer_is_told_for_how_long_unless_somebody_else_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    for name in ("_SOON_S", "_EACH_S"):
+        monkeypatch.setattr(progress, name, 0.0)
+    monkeypatch.setattr(progress, "_WAITS_S", 0.01)
+    before = signal.getsignal(signal.SIGALRM)
+    for shows in (True, False):
+        ours, theirs = pty.openpty()
+        with os.fdopen(theirs, "w") as stream:
+            monkeypatch.setattr("sys.stderr", stream)
+            with progress.waiting(lambda: shows):  # noqa: B023 - it is called in this round
+                assert select.select([ours], [], [], 10)[0], "a line"
+            seen = os.read(ours, 4096)
+        assert (b"The daemon works on it, for 0 s" in seen) is shows
+        assert seen.endswith(b"\r\x1b[K")
+        os.close(ours)
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

@@ -31,6 +31,7 @@ from tests.agents.flows.rig import allow, flow, over, question, running
 from tests.agents.scripted import ME, Scripted, define, scripted, until
 from tests.conftest import DaemonProcess, write
 from tests.other_user import OUTSIDERS_GID
+from tests.ports import free_port
 from tests.scripted_model import ScriptedModel, call, say
 
 OTHER = Caller(uid=54321, gid=OUTSIDERS_GID, pid=1)
@@ -208,8 +209,7 @@ async def test_a_check_that_passes_confirms(
     test: Scripted, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The check sees the network of the machine, as the command that the approver named needs it."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     call_id = await make_file(test, file, confirm_within="50s", check=f": < /dev/tcp/127.0.0.1/{port}")
     checks = lambda: [one for one in test.stored(topic="tool.bash") if one.data]  # noqa: E731
     await until(checks)

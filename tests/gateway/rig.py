@@ -18,6 +18,7 @@ from lightagentd.client.aio import AsyncClient
 from lightagentd.host.paths import Paths
 from tests.agents.scripted import Scripted, scripted, until
 from tests.conftest import REPOSITORY, write
+from tests.ports import free_port
 from tests.prepared import Forked, prepared
 from tests.scripted_model import Script
 
@@ -90,7 +91,7 @@ async def gateway(paths: Paths, script: Script, *, toml: str = "", front: str = 
     """`toml` are more lines of the section [gateway], `front` of the agent's front matter."""
     folder = paths.runtime.with_name("gateway")
     folder.mkdir(parents=True)
-    unix, port = folder / "http.sock", _free_port()
+    unix, port = folder / "http.sock", free_port()
     write(
         paths.config / "lightagentd.toml.d" / "20-gateway.toml",
         f'[daemon]\ngateway_socket = "{unix}"\n[gateway]\nlisten = ["127.0.0.1:{port}"]\n{toml}\n',
@@ -123,9 +124,3 @@ def _started(paths: Paths, unix: Path, log: Path) -> Forked:
 def _listens(port: int) -> bool:
     with socket.socket() as sock:
         return sock.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])

@@ -21,6 +21,7 @@ from lightagentd.toolkit.mcp.connection import Connection, Running, Transport
 from lightagentd.toolkit.mcp.http import Http
 from lightagentd.toolkit.mcp.results import call_result, prompt_text, resource_text
 from lightagentd.toolkit.mcp.stdio import Program
+from tests.ports import free_port
 
 SERVER = Path(__file__).with_name("sdk_server.py")
 
@@ -28,8 +29,7 @@ SERVER = Path(__file__).with_name("sdk_server.py")
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """Of a server, without the path of its endpoint."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen([sys.executable, str(SERVER), str(port)], stdin=subprocess.DEVNULL)
     try:
         until = time.monotonic() + 60

@@ -553,6 +553,7 @@ def test_the_status_and_a_bell_for_who_looks_elsewhere(chats: Chatty) -> None:
         terminal.until("test · new session · openai/x")
         terminal.send("hello\r")
         terminal.until("test · hello · openai/x · 0.0k of 128k (0%) tokens")
+        terminal.until("1 step")  # the status is there before the turn has ended
         assert terminal.screen.bells == 0
         terminal.send("\x1b[O")
         terminal.send("write it\r")

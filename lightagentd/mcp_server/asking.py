@@ -56,7 +56,7 @@ def _call_text(event: dict[str, Any]) -> str:
     if takes_back := confirm_words(event):
         lines.append(takes_back.replace("\n", "\n    | "))
     lines.append(f"Asked by the rule {visible(event['rule'])}: {visible(event['reason'])}")
-    lines += warnings(args)
+    lines += warnings(args | {name: event[name] for name in ("check", "inverse") if event.get(name)})
     if event.get("must_authenticate"):
         lines.append("An administrator must authenticate then.")
     return "\n".join(lines)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lightagentd import __version__
+from lightagentd.cli.asynchronous import run as run_async
 from lightagentd.cli.options import AGENT, Command, Settings
 from lightagentd.cli.output import print_json, say
 from lightagentd.cli.terminal import BOLD, DIM, GREEN, MAGENTA, RED, style
@@ -66,7 +67,6 @@ def command(context: click.Context, agent: str | None, models: bool, verbose: bo
 
 def _found(settings: Settings, agent: str | None, *, reach: bool) -> dict[str, Any]:
     """The daemon's diagnosis, extended by the checks from here. Raises AgentNotFound."""
-    import asyncio
     from pathlib import Path
 
     from lightagentd.doctor import Running, look
@@ -92,7 +92,7 @@ def _found(settings: Settings, agent: str | None, *, reach: bool) -> dict[str, A
         outside.append(not_tried("daemon", "what is seen from outside", "it is another machine", there))
     else:
         socket = settings.socket or socket_path()
-        outside += asyncio.run(look(_paths(socket), running, socket=Path(socket), reach=reach))
+        outside += run_async(look(_paths(socket), running, socket=Path(socket), reach=reach))
     known = [_finding(each) for each in inside["checks"]]
     checks = merged(known, outside)
     findings = [*(asdict(each) for each in checks), *_of_workers(inside)]

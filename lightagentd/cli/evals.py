@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import fnmatch
 import os
 import sys
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lightagentd.cli.asynchronous import run as run_async
 from lightagentd.cli.beginning import only_one
 from lightagentd.cli.event_source import oldest_first
 from lightagentd.cli.help import TRIALS_FAILED
@@ -110,7 +110,7 @@ def run(
     connect = _connect(settings)
     if resume is not None:
         run_id = _whole(settings, resume)
-        found, plan, stored = asyncio.run(runner.stored(connect, run_id))
+        found, plan, stored = run_async(runner.stored(connect, run_id))
         trials = [one for one in stored if one["state"] in ("passed", "failed")]
         if found["owner"] != os.geteuid():
             raise PermissionDenied(
@@ -119,7 +119,7 @@ def run(
             )
     else:
         plan = _plan(str(cases), str(agent), models, times, only, name)
-        found, trials = asyncio.run(runner.begin(connect, plan)), Trials()
+        found, trials = run_async(runner.begin(connect, plan)), Trials()
         plan = replace(plan, models=tuple(found["models"]))
     found = _go_on(connect, found, plan, trials, at_once)
     _report(settings, found, trials, **outputs)
@@ -164,7 +164,7 @@ def _go_on(
     done = [one["number"] for one in trials]
     going = runner.go_on(connect, found["id"], plan, done, at_once=at_once, tell=tell)
     try:
-        return asyncio.run(going)
+        return run_async(going)
     except (LightagentError, KeyboardInterrupt):
         if shown:
             sys.stderr.write("\r\x1b[K")
@@ -397,7 +397,7 @@ def _write(name: str, text: str) -> None:
 def _stored(settings: Settings, run: str) -> tuple[dict[str, Any], Trials]:
     from lightagentd.assessment.runner import stored
 
-    found, _, trials = asyncio.run(stored(_connect(settings), _whole(settings, run)))
+    found, _, trials = run_async(stored(_connect(settings), _whole(settings, run)))
     return found, trials
 
 

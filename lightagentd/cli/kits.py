@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from lightagentd.cli.asynchronous import run as run_async
 from lightagentd.cli.named_file import check_readable
 from lightagentd.cli.options import Group, Named, Settings, files, names_of
 from lightagentd.cli.output import Columns, as_json, fields, listing, told, warn
@@ -99,7 +99,7 @@ def check(settings: Settings, what: str | None, name: str) -> None:
     from lightagentd.cli.kit_files import look
     from lightagentd.host.paths import default_paths
 
-    found = asyncio.run(look(_sources(what, name), default_paths()))
+    found = run_async(look(_sources(what, name), default_paths()))
     rows = [_row(one) for one in found]
     columns: Columns = {
         "NAME": "name",

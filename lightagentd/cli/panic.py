@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from lightagentd.cli.asynchronous import run as run_async
 from lightagentd.cli.options import Command, Settings
 from lightagentd.cli.output import as_json, print_json, say, warn
 from lightagentd.cli.terminal import GREEN, RED, style
@@ -99,8 +100,6 @@ def _bus_of(path: str) -> str:
 
 def _over_bus(kind: str, reason: str | None) -> dict[str, Any]:
     """What the daemon answers over D-Bus. Raises its errors, Unavailable, TimedOut."""
-    import asyncio
-
     from lightagentd.bus.connection import Variant, connect
 
     async def call() -> dict[str, Any]:
@@ -110,7 +109,7 @@ def _over_bus(kind: str, reason: str | None) -> dict[str, Any]:
             [found] = await bus.call(*where, "Panic", "a{sv}", [options], timeout_s=BUS_PATIENCE_S)
             return dict(found)
 
-    return asyncio.run(call())
+    return run_async(call())
 
 
 def _signal(path: str) -> int:

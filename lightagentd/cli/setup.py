@@ -6,7 +6,6 @@ step that no option chose; elsewhere it changes nothing unasked. The model is `c
 
 from __future__ import annotations
 
-import asyncio
 import grp
 import os
 import pwd
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lightagentd.cli.asynchronous import run as run_async
 from lightagentd.cli.options import Command, Settings, files
 from lightagentd.cli.output import print_json, say, table
 from lightagentd.cli.shell_code import SHELLS
@@ -291,7 +291,7 @@ def _ran(argv: list[str], *, check: bool = True) -> str:
 
     names = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "HOME")
     env = {name: os.environ[name] for name in names if name in os.environ}
-    done = asyncio.run(run(argv, timeout_s=_COMMAND_S, env=env))
+    done = run_async(run(argv, timeout_s=_COMMAND_S, env=env))
     if check and done.status != 0:
         why = (done.stderr.text().strip().split("\n")[-1] or f"status {done.status}").rstrip(".")
         raise Unavailable(f"{argv[0]} failed: {why}.", suggestion=f"Try it yourself: {shlex.join(argv)}")

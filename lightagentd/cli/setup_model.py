@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lightagentd.cli.asynchronous import run as run_async
 from lightagentd.cli.models import TEST_TIMEOUT_S
 from lightagentd.cli.named_file import read_file
 from lightagentd.cli.options import Settings
@@ -115,7 +116,7 @@ def look(folder: Path, running: str) -> Surroundings:
         folder=folder,
         config=config,
         origins=origins,
-        servers=asyncio.run(servers()),
+        servers=run_async(servers()),
         keys=_keys(folder, config, variables),
         variables=variables,
         running=running,

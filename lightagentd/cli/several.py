@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lightagentd import errors
+from lightagentd.cli.asynchronous import run as run_async
 from lightagentd.cli.help import HOSTS_FAILED
 from lightagentd.cli.options import NOT_UNDERSTOOD, Settings, not_understood
 from lightagentd.cli.output import as_json, cell, say, say_markdown, table
@@ -133,7 +134,7 @@ def _all(settings: Settings, ask: Question, limit_s: float) -> list[Outcome]:
             tasks = [group.create_task(one(host)) for host in settings.hosts]
         return [task.result() for task in tasks]
 
-    return asyncio.run(run())
+    return run_async(run())
 
 
 async def _ask(remote: Remote, ask: Question, limit_s: float) -> Outcome:

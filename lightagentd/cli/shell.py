@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from lightagentd.cli.asynchronous import run as run_async
 from lightagentd.cli.default_agent import default_agent
 from lightagentd.cli.named_file import STANDARD_INPUT, read_file
 from lightagentd.cli.options import Command, Group, Settings, agent_names
@@ -195,15 +196,13 @@ def _output(command: str) -> str:
     pane, server = os.environ.get("TMUX_PANE", ""), os.environ.get("TMUX", "")
     if not pane or not server:
         return ""
-    import asyncio
-
     from lightagentd.errors import ToolError
     from lightagentd.host.process import run
 
     argv = ["tmux", "capture-pane", "-p", "-J", "-S", f"-{_SCREEN_LINES}", "-t", pane]
     env = {"TMUX": server, "PATH": os.environ.get("PATH", ""), "TERM": os.environ.get("TERM", "")}
     try:
-        done = asyncio.run(run(argv, timeout_s=_TMUX_S, env=env, limit_bytes=1 << 20))
+        done = run_async(run(argv, timeout_s=_TMUX_S, env=env, limit_bytes=1 << 20))
     except ToolError:
         return ""
     return behind(command, done.stdout.text()) if done.status == 0 else ""

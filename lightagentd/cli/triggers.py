@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from lightagentd.cli.asynchronous import run as run_async
 from lightagentd.cli.event_line import print_event
 from lightagentd.cli.event_source import newest
 from lightagentd.cli.named_file import read_file
@@ -95,7 +95,7 @@ def check(settings: Settings, what: str | None) -> None:
         problem = ""
         try:
             file = check_trigger(path)
-            asyncio.run(check_source(file))
+            run_async(check_source(file))
             _check_secret(file)
         except (LightagentError, OSError) as err:
             problem = f"{err} {getattr(err, 'suggestion', '')}".strip()

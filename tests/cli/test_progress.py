@@ -23,12 +23,21 @@ def told(stream: io.TextIOBase, monkeypatch: pytest.MonkeyPatch) -> None:
     work.close()
 
 
+def shown(terminal: int, end: bytes) -> bytes:
+    """What a terminal shows until `end`: it may come in pieces."""
+    seen = b""
+    while not seen.endswith(end):
+        assert select.select([terminal], [], [], 10)[0], seen
+        seen += os.read(terminal, 4096)
+    return seen
+
+
 def test_a_terminal_gets_one_line_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "w") as stream:
         told(stream, monkeypatch)
-        assert os.read(ours, 4096) == b"\r\x1b[Kevent 1\r\x1b[Kevent 2\r\x1b[K"
+        assert shown(ours, b"2\r\x1b[K") == b"\r\x1b[Kevent 1\r\x1b[Kevent 2\r\x1b[K"
     os.close(ours)
 
 
@@ -52,7 +61,7 @@ def test_who_waits_for_an_answer_is_told_for_how_long_unless_somebody_else_asks(
             monkeypatch.setattr("sys.stderr", stream)
             with progress.waiting(lambda: shows):  # noqa: B023 - it is called in this round
                 assert select.select([ours], [], [], 10)[0], "a line"
-            seen = os.read(ours, 4096)
+            seen = shown(ours, b"\r\x1b[K")
         assert (b"The daemon works on it, for 0 s" in seen) is shows
         assert seen.endswith(b"\r\x1b[K")
         os.close(ours)

@@ -321,10 +321,17 @@ async def test_bodies_of_nobody_take_no_room_of_others(paths: Paths) -> None:
         contextlib.AsyncExitStack() as open_,
     ):
         hook = b"POST /hooks/x HTTP/1.1\r\n" + HEAD + b"Content-Length: 1048576\r\n\r\n"
-        for _ in range(UNPROVED_BYTES >> 20):
-            _reader, writer = await asyncio.open_unix_connection(it.unix)
+
+        async def filler() -> asyncio.Task[bytes]:
+            """Have almost 1 MiB held; the task ends where it is refused, as it may be while another asks."""
+            reader, writer = await asyncio.open_unix_connection(it.unix)
             open_.callback(writer.close)
             writer.write(hook + b" " * ((1 << 20) - 1))
+            answer = asyncio.create_task(reader.read(1))
+            open_.callback(answer.cancel)
+            return answer
+
+        fillers = [await filler() for _ in range(UNPROVED_BYTES >> 20)]
         plain = {"content-type": "application/json"}
 
         async def refused() -> bool:
@@ -333,6 +340,7 @@ async def test_bodies_of_nobody_take_no_room_of_others(paths: Paths) -> None:
 
         async with asyncio.timeout(20):
             while not await refused():
+                fillers = [await filler() if one.done() else one for one in fillers]
                 await asyncio.sleep(0.05)
         chat = await it.http.post("/v1/chat/completions", content=BODY, headers=plain)
         assert chat.status_code == 200

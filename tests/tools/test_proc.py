@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -189,7 +190,9 @@ async def test_list_measures_cpu_over_the_interval(call: Call, start: Start) -> 
 
 
 async def test_list_with_interval_0_gives_the_average_since_the_start(call: Call, start: Start) -> None:
-    child = start("n = sum(range(3_000_000))\nprint('up', flush=True)\nimport time; time.sleep(60)")
+    child = start("import time; n = sum(range(3_000_000))\nprint('up', flush=True)\ntime.sleep(60)")
+    while Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+        await asyncio.sleep(0.01)
     measured = rows(await call("proc", "list", pid=child.pid, interval_s=0.05))[child.pid]
     average = rows(await call("proc", "list", pid=child.pid, interval_s=0))[child.pid]
     assert average["cpu_percent"] > measured["cpu_percent"] == 0

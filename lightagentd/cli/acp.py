@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import signal
 
 import click
 
+from lightagentd.cli.asynchronous import run as run_async
 from lightagentd.cli.options import Command, Settings, agent_names
 
 
@@ -30,12 +30,9 @@ def command(settings: Settings, agent: str) -> None:
     """
     if settings.json:
         raise click.UsageError("The protocol is JSON already, so --json has no meaning here.")
-    import asyncio
-
     from lightagentd.cli.editor.agent import serve
     from lightagentd.cli.editor.daemon import Daemon
 
-    # A write to an editor that is gone is an error like others: what runs is cancelled before the end.
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     logging.basicConfig(level=logging.WARNING, format="lactl: %(message)s")  # to standard error
-    asyncio.run(serve(Daemon(settings), agent))
+    # A write to an editor that is gone is an error like others: what runs is cancelled before the end.
+    run_async(serve(Daemon(settings), agent))

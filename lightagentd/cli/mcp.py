@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 
 import click
 
+from lightagentd.cli.asynchronous import run as run_async
 from lightagentd.cli.mcp_servers import COMMANDS
 from lightagentd.cli.options import CALL_TIMEOUT_S, Group, Settings, agent_names
 from lightagentd.cli.output import warn
@@ -46,16 +46,14 @@ def command(context: click.Context, agent: str) -> None:
 
 def _serve(settings: Settings, agent: str) -> None:
     """Serve until the input ends."""
-    import asyncio
-
     from lightagentd.client.aio import AsyncClient
     from lightagentd.mcp_server.stdio import serve as serving
 
     if sys.stdin.isatty():
         warn("A program starts this and writes a message a line; end it with Ctrl-D.")
     _check_agent(settings, agent)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a client that has gone ends what runs for it, in order
-    asyncio.run(serving(lambda: AsyncClient(settings.socket or None, timeout_s=CALL_TIMEOUT_S), agent))
+    # A client that has gone ends what runs for it, in order.
+    run_async(serving(lambda: AsyncClient(settings.socket or None, timeout_s=CALL_TIMEOUT_S), agent))
 
 
 def _check_agent(settings: Settings, agent: str) -> None:

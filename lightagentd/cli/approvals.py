@@ -87,7 +87,7 @@ def show(settings: Settings, approval: str) -> None:
 
     ID may be cut short as long as it is the only one that begins so. Control characters are shown as escapes.
     """
-    found = settings.call("Approvals.Get", approval=_IDS.whole_question(settings, approval, every=True))
+    found = settings.approval(_IDS.whole_question(settings, approval, every=True))
     if as_json(settings, found):
         return
     say(style(found["id"], BOLD), f"  {visible(found['agent'])}  {_state(found)}")
@@ -163,10 +163,10 @@ def approve(
             f"Only its whole id says that {whole} is meant.",
             suggestion=f"Read it with: lactl approvals show {whole}; then: lactl approve {whole}",
         )
-    found = settings.call("Approvals.Get", approval=whole)
+    found = settings.approval(whole)
     within = given.pop("confirm_within") or ""
     if is_allowed(found | {name: one for name, one in given.items() if one}, within=within):
-        _answer(settings, "Approvals.Approve", whole, note, digest=found["digest"], **terms)
+        _answer(settings, "Approvals.Approve", whole, note, shown=found, **terms)
     else:
         say(f"It goes on waiting. {how_to_answer(found)}")
 
@@ -176,7 +176,7 @@ def _approve_by_rule(
 ) -> None:
     """Write the rule, then allow the call if it still waits."""
     whole = _IDS.whole_question(settings, approval, every=True)
-    found = settings.call("Approvals.Get", approval=whole)
+    found = settings.approval(whole)
     if not settings.json:
         for line in question_lines(found, folded=True):
             say(line)
@@ -186,7 +186,7 @@ def _approve_by_rule(
     elif found["state"] == "waiting":
         if not settings.json:
             say(f"Written: {path}")
-        _answer(settings, "Approvals.Approve", whole, note, digest=found["digest"])
+        _answer(settings, "Approvals.Approve", whole, note, shown=found)
     else:
         told(settings, {"path": path}, f"Written: {path}", path)
 
@@ -203,10 +203,18 @@ def deny(settings: Settings, approval: str, note: str | None) -> None:
     _answer(settings, "Approvals.Deny", approval, note)
 
 
-def _answer(settings: Settings, method: str, approval: str, note: str | None, **more: Any) -> None:
-    """Answer a question, and report the result. `digest` in `more` is that of the call that was shown."""
-    whole = _IDS.whole_question(settings, approval, every=False)
-    found = settings.call(method, approval=whole, note=note, **more)
+def _answer(
+    settings: Settings,
+    method: str,
+    approval: str,
+    note: str | None,
+    shown: dict[str, Any] | None = None,
+    **more: Any,
+) -> None:
+    """Answer a question, the one that was `shown` if any was, and report the result."""
+    digest = {"digest": shown["digest"]} if shown is not None else {}
+    asked = shown or settings.approval(_IDS.whole_question(settings, approval, every=False))
+    found = settings.answer(method, asked, note=note, **digest, **more)
     word = "Allowed, once" if found["state"] == "granted" else "Refused"
     word = "Allowed for this session" if more.get("for_session") else word
     call = f"{visible(found['tool'])}.{visible(found['action'])}"

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +97,31 @@ class Settings:
         with self.client(timeout_s) as client, self._told_of_waiting(client):
             reply = client.call(method, **parameters)
         return next(iter(reply.values()), None)
+
+    @property
+    def approver(self) -> Settings:
+        """The same for the approver of that machine."""
+        from lightagentd.client.approver import SOCKET
+
+        return replace(self, socket=SOCKET, store=None)
+
+    def approval(self, approval: str) -> dict[str, Any]:
+        """An approval, which comes from the approver if that has to answer it. Raises ApprovalMismatch."""
+        found: dict[str, Any] = self.call("Approvals.Get", approval=approval)
+        if not found["approver"] or found["state"] != "waiting":
+            return found
+        from lightagentd.client.approver import question_of
+
+        return question_of(found, self.approver.call("Approver.Get", approval=approval))
+
+    def answer(self, method: str, found: dict[str, Any], **parameters: Any) -> dict[str, Any]:
+        """Approve or deny the approval that was shown (`approval`), where it is answered."""
+        asked = {"approval": found["id"], **parameters}
+        if not found["approver"] or method == "Approvals.Deny":
+            return dict(self.call(method, **asked))
+        terms = {name: asked.get(name) for name in ("note", "confirm_within", "check", "inverse")}
+        self.approver.call("Approver.Approve", approval=found["id"], digest=found["digest"], **terms)
+        return dict(self.call("Approvals.Get", approval=found["id"]))
 
     def _told_of_waiting(self, client: Client) -> AbstractContextManager[None]:
         """Tell a person at a terminal when an answer takes long; not where polkit's agent asks them."""

@@ -41,6 +41,7 @@ from lightagentd.memory.memories import Memories
 from lightagentd.memory.profiles import Profiles
 from lightagentd.policy.decide import Policy
 from lightagentd.policy.panic import Panic
+from lightagentd.policy.questions.approver import ApproverLink
 from lightagentd.policy.questions.asked import AllQuestions
 from lightagentd.tool import Effect
 from lightagentd.worker.pool import Pool
@@ -58,6 +59,8 @@ def shared_parts(
         trusted_skill=content.trusts_skill,
         disk_low=lambda: history.disk_low,
         granted=granted,
+        verified=lambda: pool.verifies,
+        trusts_taint=config.worker.trust_daemon_taint,
     )
     asked = AllQuestions(history, limits, key_file=paths.state / "approvals.key")
     plans, offers = Plans(history), Offers(history, policy, content.members_of, content.skill_names)
@@ -99,6 +102,7 @@ def shared_parts(
             builtins=builtins,
             hooks=hooks,
             confirmations=Confirmations(history),
+            approver=ApproverLink(asked.approvals, history),
             toolbox=tools,
             give=partial(given, content, policy, pool, partial(snapshots.before, history)),
         ),

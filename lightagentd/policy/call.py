@@ -41,6 +41,7 @@ BUILT_IN_RULES = frozenset(
         "tainted-reach",
         "trigger-effects",
         "session-leave",
+        "unsigned-change",
     }
 )
 """The names of rules that no file may give to its own."""

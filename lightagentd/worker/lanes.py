@@ -25,33 +25,6 @@ OWN_PREVIEWS = frozenset({("file", "undo")})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
-    """One tool call for a worker."""
-
-    call_id: str
-    tool: str
-    action: str
-    args: dict[str, Any]
-    agent: str
-    session: str
-    effect: Effect
-    timeout_s: float
-    owner: int = 0
-    """The uid on whose behalf it runs."""
-    place: Place | None = None
-    expected: dict[str, Any] = field(default_factory=dict)
-    """What an approved call's preview rested on."""
-    resumed: dict[str, Any] | None = None
-    """The state and the answer of a person with which it goes on: {state, answer}."""
-
-    def to_wire(self, kit: str) -> dict[str, Any]:
-        """The message to the worker, which knows its own place; `kit` is the folder of the agent's."""
-        found = {**vars(self), "effect": self.effect.value, "kit": kit}
-        del found["place"]
-        return found
-
-
-@dataclass(frozen=True, kw_only=True)
 class Checked:
     """The checked arguments of a call, and its preview (`lightagentd.tool.Preview`)."""
 

@@ -26,7 +26,6 @@ from typing import Any
 
 from lightagentd.config import configuration
 from lightagentd.errors import (
-    LOOK_FIRST,
     LightagentError,
     OutcomeUnknown,
     TimedOut,
@@ -36,16 +35,17 @@ from lightagentd.errors import (
 from lightagentd.events.context import current_context
 from lightagentd.host.paths import Paths
 from lightagentd.policy.panic import Panic
+from lightagentd.text.reason import LOOK_FIRST
 from lightagentd.tool import Effect, Place
 from lightagentd.varlink.server import PeerLost, VarlinkConnection
 from lightagentd.worker import first_units
+from lightagentd.worker.call import Call
 from lightagentd.worker.calls import LAST
 from lightagentd.worker.hooking import HookWorkers
 from lightagentd.worker.kept import READ, KeptOutputs
 from lightagentd.worker.lanes import (
     OWN_PREVIEWS,
     SHARED_CONNECTIONS,
-    Call,
     Checked,
     Lane,
     Lanes,
@@ -134,6 +134,11 @@ class Pool:
         # Nothing may pause here, or workers would see the connections end before they are killed.
         killed, self.kill_problems = await self.source.kill_all(connected)
         return killed
+
+    @property
+    def verifies(self) -> bool:
+        """As `Source.verifies`."""
+        return self.source.verifies
 
     def has_change(self, agent: str) -> bool:
         """Whether an administrator has given this agent a worker for change."""
@@ -285,7 +290,7 @@ class Pool:
                 async with asyncio.timeout(call.timeout_s + OVERTIME_S):
                     async for reply in worker.connection.stream(
                         "org.lightagent1.Worker.Call",
-                        **call.to_wire(self.own_tools.kit_for(call.agent, where)),
+                        call=call.to_wire(self.own_tools.kit_for(call.agent, where)),
                         context=current_context().to_wire(),
                     ):
                         event = reply["event"]

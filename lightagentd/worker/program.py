@@ -43,6 +43,7 @@ from lightagentd.text.reason import reason
 from lightagentd.tool import Action, Args, Effect, Place, Preview, Tool
 from lightagentd.varlink.server import Peer, VarlinkServer, error_reply
 from lightagentd.worker import landlock
+from lightagentd.worker.call import Call
 from lightagentd.worker.calls import LAST, CallContext, check_args, describe, result_event, run_action
 from lightagentd.worker.cgroups import CallCgroup, CallCgroups
 from lightagentd.worker.confine import only_writing_to
@@ -56,6 +57,7 @@ from lightagentd.worker.needs_input import going_on
 from lightagentd.worker.proof import prove
 from lightagentd.worker.published import Published
 from lightagentd.worker.removal import remove
+from lightagentd.worker.verifying import Verifier
 
 _log = logging.getLogger(__name__)
 
@@ -147,41 +149,25 @@ class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
             yield event
 
     @varlinkmethod(return_parameter="event", delay_generator=False, allow_foreign=True)
-    async def Call(
-        self,
-        *,
-        call_id: str,
-        tool: str,
-        action: str,
-        args: Any,
-        agent: str,
-        session: str,
-        owner: int,
-        effect: str,
-        timeout_s: float,
-        expected: Any,
-        kit: str,
-        resumed: Any,
-        context: Any,
-    ) -> AsyncIterator[Any]:
-        """Run one call, or go on with it: `resumed` is null or {state, answer}. Streams objects whose kind is
-        output or event; the last one's kind is result or asked.
-        """
-        whose = EventContext.from_wire(context, agent=agent, session=session, owner=owner)
+    async def Call(self, *, call: Any, context: Any) -> AsyncIterator[Any]:
+        """Run a `call.Call`, or go on with it. Streams objects of the kinds output, event, result, asked."""
+        asked = Call.of(call)
+        whose = EventContext.from_wire(context, agent=asked.agent, session=asked.session, owner=asked.owner)
         try:
-            found = self._worker.find(tool, action, kit, Effect(effect))
-            checked = check_args(found, args)
-            if resumed is not None:
-                found = going_on(found, resumed["state"], resumed["answer"])
+            found = self._worker.find(asked.tool, asked.action, asked.kit, asked.effect)
+            checked = check_args(found, asked.args)
+            given = self._worker.permit(asked, checked)
+            if asked.resumed is not None:
+                found = going_on(found, asked.resumed["state"], asked.resumed["answer"])
             running = CallContext(
-                call_id=call_id,
-                agent=agent,
-                session=session,
-                owner=owner,
-                effect=Effect(effect),
-                scratch=self._worker.make_scratch(call_id),
-                timeout_s=timeout_s,
-                expected=expected,
+                call_id=asked.call_id,
+                agent=asked.agent,
+                session=asked.session,
+                owner=asked.owner,
+                effect=asked.effect,
+                scratch=self._worker.make_scratch(asked.call_id),
+                timeout_s=asked.timeout_s,
+                expected=asked.expected | given,
             )
             async for event in self._worker.run(found, checked, running, whose):
                 if event["kind"] in LAST:
@@ -203,13 +189,15 @@ class Worker:
         place: Place | None = None,
         cgroups: CallCgroups | None = None,
         effect: Effect = Effect.OBSERVE,
+        verifier: Verifier | None = None,
     ) -> None:
-        """`cgroups` and `effect` are those of a worker unit."""
+        """`cgroups`, `effect` and `verifier` are those of a worker unit."""
         self.tools = tools
         self.retired = asyncio.Event()
         """The worker is to exit."""
         self._cgroups = cgroups
         self._effect = effect
+        self.verifier = verifier
         self._place = place
         self._own_scratch = scratch is not None
         self._scratch = scratch or Path(tempfile.gettempdir())
@@ -234,6 +222,13 @@ class Worker:
         """A tool, of the agent's kit if not of all. Raises ToolNotFound, PermissionDenied."""
         change = Effect.CHANGE in (effect, self._effect)
         return self._kit.beside(self.tools, tool, kit, change=change)
+
+    def permit(self, call: Call, args: Args) -> dict[str, Any]:
+        """What the tool is given of what the daemon gives. Raises what `Verifier.permit` raises."""
+        if self.verifier is None:
+            return call.given
+        tool = self.loaded(call.tool, call.kit, Effect.CHANGE)
+        return self.verifier.permit(call, args.model_dump(mode="json"), tool.sha256)
 
     def find(self, tool: str, action: str, kit: str = "", effect: Effect = Effect.OBSERVE) -> Action:
         loaded = self.loaded(tool, kit, effect)
@@ -427,6 +422,8 @@ async def serve(worker: Worker, sock: socket.socket, idle_timeout_s: float) -> N
             loop.add_signal_handler(signum, stop.set)
 
     def interfaces(_peer: Peer) -> list[VarlinkInterface]:
+        if worker.verifier is not None:
+            return [WorkerInterface(worker)]
         servers = ServersInterface(worker.path_of, worker.block)
         return [WorkerInterface(worker), HooksInterface(worker.retired.set), servers]
 
@@ -453,10 +450,11 @@ def main(
     ends: Ends = Ends.CHILDREN,
     cgroups: CallCgroups | None = None,
     effect: Effect = Effect.OBSERVE,
+    verifier: Verifier | None = None,
 ) -> None:
     """Run as a worker until it is no longer needed; `ends` says how a call's leftovers are killed.
 
-    `cgroups` and `effect` are those of a worker unit.
+    `cgroups`, `effect` and `verifier` are those of a worker unit.
     """
     parser = argparse.ArgumentParser(
         prog="lightagent-worker", description="Runs the tool calls of one agent and effect."
@@ -490,6 +488,7 @@ def main(
         place=options.place,
         cgroups=cgroups,
         effect=effect,
+        verifier=verifier,
     )
     if options.place is not None and not forbid_programs():
         _log.warning("no filter of system calls can be made here: only the sandbox keeps programs out")

@@ -244,6 +244,7 @@ class UnitWorkers:
     """The pool's view of worker units. Connects to the bus only for the length of a request."""
 
     shares = True
+    verifies = True
 
     def __init__(self, start_timeout_s: float) -> None:
         self._start_timeout_s = start_timeout_s

@@ -36,6 +36,7 @@ from lightagentd.agents.tool_calls.results import (
     message_event,
     no_remark,
 )
+from lightagentd.agents.tool_calls.signing import answered, registered
 from lightagentd.agents.tool_calls.stubs import decide, result_of, stub_of
 from lightagentd.agents.tool_calls.working import (
     ask_for,
@@ -189,8 +190,9 @@ class ToolRun:
                 await self._results.settle()
                 await self._ask(ruling)
         if self._waits_for:
-            questions = self._dispatcher.asked.approvals.questions
-            self._granted = granted(await answer_to(questions, self._waits_for, self._origin, self._stream))
+            self._granted = granted(
+                await answered(self._dispatcher, self._origin, self._waits_for, self._stream)
+            )
             ruling = self._decide()  # it may have changed while a person was asked
         if ruling.decision is Decision.DENY or (ruling.decision is Decision.ASK and self._granted is None):
             raise ruling.error or PolicyDenied(f"Policy refuses {self._ready.name}.")
@@ -287,6 +289,7 @@ class ToolRun:
             hidden=[each for each in ready.action.hidden if ready.args.get(each) is not None],
             granted=origin.approver is not None,
         )
+        asked = await registered(self._dispatcher, origin, ready, asked)
         self._waits_for = self._what["approval"] = asked.id
         waits = origin.asks(asked.id)
         events, changes = self._before.take()
@@ -429,8 +432,10 @@ class ToolRun:
             found = await answer_to(dispatcher.asked.inputs.questions, self._waits_for, origin, stream)
         while True:
             resumed = None if found is None else await self._go_on(found)
-            expected = self._confirmed.expected(self._granted)
-            said = await work(dispatcher, origin, self._ready, stream, expected, resumed)
+            expected, terms = self._confirmed.expected(self._granted), self._confirmed.terms
+            said = await work(
+                dispatcher, origin, self._ready, stream, expected, resumed, self._granted, terms
+            )
             if not isinstance(said, Asked):
                 return said
             if self._order.has_others:

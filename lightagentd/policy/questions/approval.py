@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 from lightagentd.api import turn_events
@@ -102,6 +102,10 @@ class Approval(Question):
     inverse: str = ""
     hidden: tuple[str, ...] = ()
     """The names of the arguments that nobody gets to see, such as keys."""
+    approver: str = ""
+    """The digest of its statement at the approver, which then answers it; empty where the daemon does."""
+    signed: dict[str, str] = field(default_factory=dict)
+    """The approver's signature, for the worker for change (`signed.grant`)."""
     note: str = ""
     """What the person who answered said, or why it lapsed."""
     unit: str = ""

@@ -1,0 +1,88 @@
+"""The part of a call for change that the approver signs, where systemd runs its worker.
+
+There the worker believes no word of the daemon: a person answers at the approver, and the call goes to the
+worker with the signature of that answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from lightagentd.agents.confirming.ways import KEEPS
+from lightagentd.agents.stream import TurnStream
+from lightagentd.agents.tool_calls.asking import answer_to
+from lightagentd.agents.tool_calls.calls import Ready
+from lightagentd.agents.tool_calls.dispatcher import Dispatcher
+from lightagentd.agents.tool_calls.origin import Origin
+from lightagentd.config.terms import TERMS, Terms
+from lightagentd.policy.questions.approval import Approval
+from lightagentd.signed.statement import Statement
+from lightagentd.tool import Effect, Place
+
+NO_TERMS = {"confirm_within_s": 0, "check": "", "inverse": ""}
+
+
+def is_verified(dispatcher: Dispatcher, ready: Ready) -> bool:
+    """Whether the worker that runs a call looks for its signature."""
+    to_change = ready.effect is Effect.CHANGE and ready.action.place in (None, Place.SERVER)
+    return to_change and dispatcher.pool.verifies
+
+
+async def registered(dispatcher: Dispatcher, origin: Origin, ready: Ready, asked: Approval) -> Approval:
+    """A new approval, which the approver knows if it has to. Raises WorkerUnavailable, and others of the
+    approver.
+    """
+    if not is_verified(dispatcher, ready):
+        return asked
+    kept = dispatcher.pool.own_tools.kit_for(asked.agent, Effect.CHANGE)
+    statement = Statement(
+        agent=asked.agent,
+        tool=asked.tool,
+        action=asked.action,
+        effect=asked.effect,
+        args=asked.args,
+        tool_sha256=dispatcher.toolbox(asked.agent).tools[asked.tool].sha256,
+        call_id=asked.call_id,
+        session=asked.session,
+        owner=origin.worker_owner,
+        trigger=origin.trigger,
+        kit=kept,
+        expected=asked.expected,
+        **{name: getattr(asked, name) for name in TERMS},
+    )
+    said = {
+        "preview": asked.preview,
+        "rule": asked.rule,
+        "reason": asked.reason,
+        "trace_id": asked.trace_id,
+        "chain": origin.chain,
+        "tainted": origin.tainted,
+        "hidden": [*asked.hidden],
+    }
+    digest = await dispatcher.approver.register(asked.id, statement, said, asked.expires_us)
+    return replace(asked, approver=digest)
+
+
+async def answered(dispatcher: Dispatcher, origin: Origin, approval: str, stream: TurnStream) -> Approval:
+    """As `answer_to`, also for one that is answered at the approver."""
+    questions = dispatcher.asked.approvals.questions
+    async with dispatcher.approver.following(questions.find(approval)):
+        return await answer_to(questions, approval, origin, stream)
+
+
+def sent(
+    origin: Origin,
+    expected: dict[str, Any],
+    given: dict[str, Any],
+    granted: Approval | None,
+    terms: Terms | None,
+) -> dict[str, Any]:
+    """The fields of `worker.call.Call` that a signature is about, and those beside them."""
+    return {
+        "trigger": origin.trigger,
+        "terms": NO_TERMS if terms is None else terms.fields(),
+        "signed": {} if granted is None else granted.signed,
+        "expected": {name: one for name, one in expected.items() if name not in KEEPS},
+        "given": given | {name: one for name, one in expected.items() if name in KEEPS},
+    }

@@ -1,0 +1,132 @@
+"""The daemon's side of the approver, which alone answers for changes where systemd runs their workers.
+
+The daemon registers a call there and waits for what became of it. A granted one comes with a signature, which
+the worker for change looks at; to this daemon it means nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from lightagentd.config.terms import Terms
+from lightagentd.errors import (
+    ApprovalClosed,
+    ApprovalNotFound,
+    LightagentError,
+    Unavailable,
+    WorkerUnavailable,
+)
+from lightagentd.events.history import History
+from lightagentd.host.seat import Seat
+from lightagentd.policy.questions.approval import Approval
+from lightagentd.policy.questions.approvals import Approvals
+from lightagentd.signed.statement import Statement
+from lightagentd.text.reason import reason
+from lightagentd.varlink.server import VarlinkConnection
+
+_log = logging.getLogger(__name__)
+
+SOCKET = Path("/run/lightagent-approver/daemon.sock")
+ANSWER_S = 5.0
+AGAIN_S = 1.0
+_INTERFACE = "org.lightagent1.ApproverRequests"
+_FORGOTTEN = "The approver does not know it any more."
+
+
+class ApproverLink:
+    def __init__(self, approvals: Approvals, history: History, path: Path = SOCKET) -> None:
+        self._approvals, self._history, self._path = approvals, history, path
+        self._lapsing: set[asyncio.Task[None]] = set()
+
+    async def register(
+        self, approval_id: str, statement: Statement, said: dict[str, Any], expires_us: int
+    ) -> str:
+        """Register a call; gives the digest of its statement. Raises WorkerUnavailable, and what the approver
+        says of a call that it does not take.
+        """
+        try:
+            reply = await self._call(
+                "Register",
+                approval=approval_id,
+                statement=statement.to_dict(),
+                said=said,
+                expires_us=expires_us,
+            )
+        except (OSError, Unavailable) as err:
+            raise WorkerUnavailable(
+                f"The approver, which has to be asked about changes, cannot be reached: {reason(err)}.",
+                suggestion="See why: systemctl status lightagent-approver.socket lightagent-approver.service",
+            ) from err
+        return str(reply["digest"])
+
+    @contextlib.asynccontextmanager
+    async def following(self, asked: Approval | None) -> AsyncIterator[None]:
+        """A block in which what the approver says becomes the answer of an approval that it has."""
+        if asked is None or not asked.approver:
+            yield
+            return
+        task = asyncio.create_task(self._follow(asked.id), name=f"approver-{asked.id}")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            found = self._approvals.questions.find(asked.id)
+            if not self._approvals.questions.suspended and (found is None or not found.pending):
+                self._lapse(asked.id)
+
+    async def _follow(self, approval_id: str) -> None:
+        while True:
+            try:
+                reply = await self._call("Wait", limit_s=None, approval=approval_id)
+                await self._take(approval_id, reply["answer"])
+                return
+            except ApprovalClosed:
+                return
+            except ApprovalNotFound:
+                events, changes = self._approvals.questions.lapse(approval_id, _FORGOTTEN)
+                await self._history.append(*events, changes=changes)
+                return
+            except (OSError, LightagentError) as err:
+                _log.warning("the answer to %s cannot be had from the approver yet: %s", approval_id, err)
+                await asyncio.sleep(AGAIN_S)
+
+    async def _take(self, approval_id: str, answer: dict[str, Any]) -> None:
+        state = answer["state"]
+        if state not in ("granted", "denied"):
+            return  # expired, which this side sees by itself
+        terms = Terms.of(answer["terms"])
+        await self._approvals.answer(
+            approval_id,
+            grant=state == "granted",
+            uid=int(answer["by"]),
+            note=str(answer["note"]),
+            seat=Seat(**answer["seat"]),
+            terms=terms,
+            signed=answer["grant"] or {},
+        )
+
+    def _lapse(self, approval_id: str) -> None:
+        """Tell the approver, in the background, that nobody has to answer any more."""
+
+        async def tell() -> None:
+            with contextlib.suppress(OSError, LightagentError):
+                await self._call("Lapse", approval=approval_id)
+
+        task = asyncio.create_task(tell(), name=f"lapse-{approval_id}")
+        self._lapsing.add(task)
+        task.add_done_callback(self._lapsing.discard)
+
+    async def _call(self, method: str, *, limit_s: float | None = ANSWER_S, **parameters: Any) -> Any:
+        """Raises OSError, and the approver's errors."""
+        async with asyncio.timeout(limit_s):
+            connection = await VarlinkConnection.connect(self._path)
+            try:
+                return await connection.call(f"{_INTERFACE}.{method}", **parameters)
+            finally:
+                connection.close()

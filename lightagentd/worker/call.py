@@ -1,0 +1,47 @@
+"""One tool call as the daemon sends it to a worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from lightagentd.tool import Effect, Place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    call_id: str
+    tool: str
+    action: str
+    args: dict[str, Any]
+    agent: str
+    session: str
+    effect: Effect
+    timeout_s: float
+    owner: int = 0
+    """The uid on whose behalf it runs."""
+    place: Place | None = None
+    """Where it runs, which the worker knows of itself."""
+    kit: str = ""
+    """The folder of the agent's own tools."""
+    expected: dict[str, Any] = field(default_factory=dict)
+    """What an approved call's preview rested on."""
+    given: dict[str, Any] = field(default_factory=dict)
+    """What its tool gets beside that (`agents.tool_calls.given`)."""
+    trigger: str = ""
+    """What began the turn."""
+    terms: dict[str, Any] = field(default_factory=dict)
+    """How its change takes itself back, by the names of `config.terms.TERMS`."""
+    signed: dict[str, str] = field(default_factory=dict)
+    """The approver's signature (`signed.grant`); empty where a rule allows it."""
+    resumed: dict[str, Any] | None = None
+    """The state and the answer of a person with which it goes on: {state, answer}."""
+
+    def to_wire(self, kit: str) -> dict[str, Any]:
+        """The message to the worker."""
+        return {**vars(self), "effect": self.effect.value, "place": None, "kit": kit}
+
+    @classmethod
+    def of(cls, found: dict[str, Any]) -> Self:
+        """From `to_wire`."""
+        return cls(**{**found, "effect": Effect(found["effect"])})

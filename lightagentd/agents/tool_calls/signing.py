@@ -17,6 +17,7 @@ from lightagentd.agents.tool_calls.dispatcher import Dispatcher
 from lightagentd.agents.tool_calls.origin import Origin
 from lightagentd.config.terms import TERMS, Terms
 from lightagentd.policy.questions.approval import Approval
+from lightagentd.policy.questions.question import State
 from lightagentd.signed.statement import Statement
 from lightagentd.tool import Effect, Place
 
@@ -68,7 +69,10 @@ async def answered(dispatcher: Dispatcher, origin: Origin, approval: str, stream
     """As `answer_to`, also for one that is answered at the approver."""
     questions = dispatcher.asked.approvals.questions
     async with dispatcher.approver.following(questions.find(approval)):
-        return await answer_to(questions, approval, origin, stream)
+        found = await answer_to(questions, approval, origin, stream)
+    if not found.approver or found.state is not State.GRANTED:
+        return found
+    return replace(found, signed=await dispatcher.approver.signature(found.id))
 
 
 def sent(

@@ -104,8 +104,8 @@ class Approval(Question):
     """The names of the arguments that nobody gets to see, such as keys."""
     approver: str = ""
     """The digest of its statement at the approver, which then answers it; empty where the daemon does."""
-    signed: dict[str, str] = field(default_factory=dict)
-    """The approver's signature, for the worker for change (`signed.grant`)."""
+    signed: dict[str, Any] = field(default_factory=dict)
+    """The approver's signature (`signed.grant`), which is not stored: the approver keeps it."""
     note: str = ""
     """What the person who answered said, or why it lapsed."""
     unit: str = ""
@@ -188,7 +188,7 @@ class Approval(Question):
         """The stored form: without the hidden arguments, and without a tool's output made from them. The
         history removes other secrets.
         """
-        stored = super().to_dict() | {"args": self.shown}
+        stored = super().to_dict() | {"args": self.shown, "signed": {}}
         if not self.open and len(self.preview) + len(str(self.args)) > CLOSED_CHARS:
             stored |= {"args": {}, "preview": LEFT_OUT, "expected": {}}
         return stored | ({"preview": "", "expected": {}} if self.volatile else {})

@@ -132,17 +132,16 @@ class Approvals:
         seat: Seat = _NOWHERE,
         terms: Terms | None = None,
         with_it: Stored = ((), ()),
-        signed: dict[str, str] | None = None,
     ) -> Approval:
         """Grant or deny for the person with this uid at this seat, who must be authorized, on their `terms`.
-        `with_it` is stored too, and so is the approver's signature. Gives the new approval.
+        `with_it` is stored too. Gives the new approval.
 
         Raises ApprovalNotFound; ApprovalClosed when it is already answered, used or expired; StorageError.
         """
         approval = await self.questions.answerable(approval_id)
         note = self._redactor.text(note)
         state = State.GRANTED if grant else State.DENIED
-        answered = replace(_answered(approval, state, uid, note, seat), signed=signed or {})
+        answered = _answered(approval, state, uid, note, seat)
         if terms is not None:
             answered = answered.with_terms(terms, self._key_of(approval.volatile))
         return await self.questions.change(approval, answered, *with_it[0], changes=with_it[1])

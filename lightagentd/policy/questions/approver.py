@@ -58,10 +58,7 @@ class ApproverLink:
                 expires_us=expires_us,
             )
         except (OSError, Unavailable) as err:
-            raise WorkerUnavailable(
-                f"The approver, which has to be asked about changes, cannot be reached: {reason(err)}.",
-                suggestion="See why: systemctl status lightagent-approver.socket lightagent-approver.service",
-            ) from err
+            raise self._gone(err) from err
         return str(reply["digest"])
 
     @contextlib.asynccontextmanager
@@ -79,6 +76,14 @@ class ApproverLink:
             found = self._approvals.questions.find(asked.id)
             if not self._approvals.questions.suspended and (found is None or not found.pending):
                 self._lapse(asked.id)
+
+    async def signature(self, approval_id: str) -> dict[str, str]:
+        """That of a granted approval, which its worker asks for. Raises WorkerUnavailable, and others."""
+        try:
+            reply = await self._call("Wait", approval=approval_id)
+        except (OSError, Unavailable) as err:
+            raise self._gone(err) from err
+        return dict(reply["answer"]["grant"] or {})
 
     async def _follow(self, approval_id: str) -> None:
         while True:
@@ -108,7 +113,13 @@ class ApproverLink:
             note=str(answer["note"]),
             seat=Seat(**answer["seat"]),
             terms=terms,
-            signed=answer["grant"] or {},
+        )
+
+    @staticmethod
+    def _gone(err: Exception) -> WorkerUnavailable:
+        return WorkerUnavailable(
+            f"The approver, which has to be asked about changes, cannot be reached: {reason(err)}.",
+            suggestion="See why: systemctl status lightagent-approver.socket lightagent-approver.service",
         )
 
     def _lapse(self, approval_id: str) -> None:

@@ -254,7 +254,7 @@ Approval = TypedDict("Approval", {"id": str, "agent": str, "session": str, "owne
         "call_id": str, "tool": str, "action": str, "effect": str, "args": Any, "cwd": str, "digest": str,
         "preview": str, "rule": str, "reason": str, "created_us": int, "expires_us": int, "state": str,
         "answered_by": int | None, "answered_us": int, "note": str, "volatile": bool, "confirm_within_s": int,
-        "check": str, "inverse": str, "may_answer": bool, "must_authenticate": bool})
+        "check": str, "inverse": str, "may_answer": bool, "must_authenticate": bool, "approver": str})
 ApprovalsReply = TypedDict("ApprovalsReply", {"approvals": list[Approval]})
 ApprovalReply = TypedDict("ApprovalReply", {"approval": Approval})
 PolicyChange = TypedDict("PolicyChange", {"seq": int, "time_us": int, "agent": str, "session": str,

@@ -16,6 +16,8 @@ from lightagentd.agents.tool_calls.calls import Ready
 from lightagentd.agents.tool_calls.dispatcher import Dispatcher
 from lightagentd.agents.tool_calls.origin import Origin
 from lightagentd.config.terms import TERMS, Terms
+from lightagentd.events.model import current_context
+from lightagentd.policy.call import Ruling
 from lightagentd.policy.questions.approval import Approval
 from lightagentd.policy.questions.question import State
 from lightagentd.signed.statement import Statement
@@ -30,7 +32,32 @@ def is_verified(dispatcher: Dispatcher, ready: Ready) -> bool:
     return to_change and dispatcher.pool.verifies
 
 
-async def registered(dispatcher: Dispatcher, origin: Origin, ready: Ready, asked: Approval) -> Approval:
+async def approval_of(
+    dispatcher: Dispatcher,
+    origin: Origin,
+    ready: Ready,
+    ruling: Ruling,
+    terms: Terms | None,
+    preview: str,
+    expected: dict[str, Any],
+) -> Approval:
+    """A new approval of a call, which is not stored yet. Raises what `Approvals.new` and `_registered` do."""
+    asked = dispatcher.asked.approvals.new(
+        ready.bound(origin, terms),
+        owner=origin.owner,
+        trace_id=current_context().trace_id,
+        call_id=ready.call_id,
+        preview=preview,
+        expected=expected,
+        rule=ruling.rule,
+        reason=f"{origin.chain}: {ruling.reason}" if origin.above is not None else ruling.reason,
+        hidden=[each for each in ready.action.hidden if ready.args.get(each) is not None],
+        granted=origin.approver is not None,
+    )
+    return await _registered(dispatcher, origin, ready, asked)
+
+
+async def _registered(dispatcher: Dispatcher, origin: Origin, ready: Ready, asked: Approval) -> Approval:
     """A new approval, which the approver knows if it has to. Raises WorkerUnavailable, and others of the
     approver.
     """

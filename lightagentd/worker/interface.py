@@ -9,6 +9,7 @@ from asyncvarlink import LastResult, VarlinkInterface, varlinkmethod
 
 from lightagentd.errors import LightagentError
 from lightagentd.events.context import EventContext, using
+from lightagentd.tool import Args, Preview
 from lightagentd.varlink.server import error_reply
 from lightagentd.worker.call import Call
 from lightagentd.worker.calls import LAST, CallContext, check_args, describe
@@ -16,6 +17,15 @@ from lightagentd.worker.needs_input import going_on
 
 if TYPE_CHECKING:
     from lightagentd.worker.program import Worker
+
+
+def checked_reply(checked: Args, seen: Preview | None) -> dict[str, Any]:
+    """What `Check` gives."""
+    return {
+        "args": checked.model_dump(mode="json"),
+        "preview": seen.text if seen else "",
+        "expected": seen.expected if seen else {},
+    }
 
 
 class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
@@ -85,11 +95,7 @@ class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
                 seen = await self._worker.preview(found, owning, checked, agent, session, owner)
         except LightagentError as err:
             raise error_reply(err) from err
-        return {
-            "args": checked.model_dump(mode="json"),
-            "preview": seen.text if seen else "",
-            "expected": seen.expected if seen else {},
-        }
+        return checked_reply(checked, seen)
 
     @varlinkmethod(return_parameter="event", delay_generator=False, allow_foreign=True)
     async def Follow(self) -> AsyncIterator[Any]:
@@ -103,12 +109,13 @@ class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
     @varlinkmethod(return_parameter="event", delay_generator=False, allow_foreign=True)
     async def Call(self, *, call: Any, context: Any) -> AsyncIterator[Any]:
         """Run a `call.Call`, or go on with it. Streams objects of the kinds output, event, result, asked."""
-        asked = Call.of(call)
-        whose = EventContext.from_wire(context, agent=asked.agent, session=asked.session, owner=asked.owner)
         try:
+            asked = Call.of(call)
+            whose = EventContext.from_wire(
+                context, agent=asked.agent, session=asked.session, owner=asked.owner
+            )
             found = self._worker.find(asked.tool, asked.action, asked.kit, asked.effect)
             checked = check_args(found, asked.args)
-            given = self._worker.permit(asked, checked)
             if asked.resumed is not None:
                 found = going_on(found, asked.resumed["state"], asked.resumed["answer"])
             running = CallContext(
@@ -119,7 +126,7 @@ class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
                 effect=asked.effect,
                 scratch=self._worker.make_scratch(asked.call_id),
                 timeout_s=asked.timeout_s,
-                expected=asked.expected | given,
+                expected=asked.expected | asked.given,
             )
             async for event in self._worker.run(found, checked, running, whose):
                 if event["kind"] in LAST:

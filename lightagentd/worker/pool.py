@@ -39,12 +39,11 @@ from lightagentd.text.reason import LOOK_FIRST
 from lightagentd.tool import Effect, Place
 from lightagentd.varlink.server import PeerLost, VarlinkConnection
 from lightagentd.worker import first_units
-from lightagentd.worker.call import Call
+from lightagentd.worker.call import OWN_PREVIEWS, Call
 from lightagentd.worker.calls import LAST
 from lightagentd.worker.hooking import HookWorkers
 from lightagentd.worker.kept import READ, KeptOutputs
 from lightagentd.worker.lanes import (
-    OWN_PREVIEWS,
     SHARED_CONNECTIONS,
     Checked,
     Lane,

@@ -44,9 +44,9 @@ from lightagentd.text.reason import reason
 from lightagentd.tool import Action, Args, Effect, Place, Preview, Tool
 from lightagentd.varlink.server import Peer, VarlinkServer
 from lightagentd.worker import landlock
-from lightagentd.worker.call import Call
 from lightagentd.worker.calls import CallContext, result_event, run_action
 from lightagentd.worker.cgroups import CallCgroup, CallCgroups
+from lightagentd.worker.change_interface import ChangeInterface
 from lightagentd.worker.confine import only_writing_to
 from lightagentd.worker.hooks import HooksInterface
 from lightagentd.worker.interface import WorkerInterface
@@ -108,17 +108,13 @@ class Worker:
         """The number of running calls."""
         return len(self._calls)
 
+    def runs(self, call_id: str) -> bool:
+        return call_id in self._calls
+
     def loaded(self, tool: str, kit: str, effect: Effect = Effect.OBSERVE) -> LoadedTool:
         """A tool, of the agent's kit if not of all. Raises ToolNotFound, PermissionDenied."""
         change = Effect.CHANGE in (effect, self._effect)
         return self._kit.beside(self.tools, tool, kit, change=change)
-
-    def permit(self, call: Call, args: Args) -> dict[str, Any]:
-        """What the tool is given of what the daemon gives. Raises what `Verifier.permit` raises."""
-        if self.verifier is None:
-            return call.given
-        tool = self.loaded(call.tool, call.kit, Effect.CHANGE)
-        return self.verifier.permit(call, args.model_dump(mode="json"), tool.sha256)
 
     def find(self, tool: str, action: str, kit: str = "", effect: Effect = Effect.OBSERVE) -> Action:
         loaded = self.loaded(tool, kit, effect)
@@ -313,7 +309,7 @@ async def serve(worker: Worker, sock: socket.socket, idle_timeout_s: float) -> N
 
     def interfaces(_peer: Peer) -> list[VarlinkInterface]:
         if worker.verifier is not None:
-            return [WorkerInterface(worker)]
+            return [ChangeInterface(worker, worker.verifier)]
         servers = ServersInterface(worker.path_of, worker.block)
         return [WorkerInterface(worker), HooksInterface(worker.retired.set), servers]
 
@@ -332,6 +328,8 @@ async def serve(worker: Worker, sock: socket.socket, idle_timeout_s: float) -> N
     finally:
         await server.close()
         await worker.close()
+        if worker.verifier is not None:
+            worker.verifier.close()
 
 
 def main(

@@ -36,7 +36,7 @@ from lightagentd.agents.tool_calls.results import (
     message_event,
     no_remark,
 )
-from lightagentd.agents.tool_calls.signing import answered, approval_of
+from lightagentd.agents.tool_calls.signing import answered, approval_of, at_once, on_terms
 from lightagentd.agents.tool_calls.stubs import decide, result_of, stub_of
 from lightagentd.agents.tool_calls.working import (
     ask_for,
@@ -259,7 +259,8 @@ class ToolRun:
         self._what |= self._ready.what
 
     def _decide(self) -> Ruling:
-        return decide(self._dispatcher, self._origin, self._ready)
+        found = decide(self._dispatcher, self._origin, self._ready)
+        return on_terms(self._dispatcher, self._ready, found, self._confirmed.asked_for(self._ready, found))
 
     async def _ask(self, ruling: Ruling) -> None:
         """Store the approval request, and that the turn waits. For a person's own call the answer is stored
@@ -278,11 +279,14 @@ class ToolRun:
         await self._hooked.on_approval(ready, rule=ruling.rule, reason=ruling.reason, preview=preview)
         terms = self._confirmed.asked_for(ready, ruling)
         asked = await approval_of(self._dispatcher, origin, ready, ruling, terms, preview, expected)
+        answer = await at_once(self._dispatcher, origin, asked)
         self._waits_for = self._what["approval"] = asked.id
         waits = origin.asks(asked.id)
         events, changes = self._before.take()
         events = (*events, *origin.asking(asked.id))
-        await approvals.request(asked, *events, changes=(*changes, *waits), granted_from=origin.approver)
+        await approvals.request(
+            asked, *events, changes=(*changes, *waits), granted_from=origin.approver, answered=answer
+        )
 
     def _abandon(self) -> None:
         dispatcher = self._dispatcher

@@ -134,11 +134,6 @@ class Pool:
         killed, self.kill_problems = await self.source.kill_all(connected)
         return killed
 
-    @property
-    def verifies(self) -> bool:
-        """As `Source.verifies`."""
-        return self.source.verifies
-
     def has_change(self, agent: str) -> bool:
         """Whether an administrator has given this agent a worker for change."""
         return self.source.has(agent, Effect.CHANGE)

@@ -20,12 +20,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lightagentd.config import configuration
 from lightagentd.config.terms import TERMS, Terms
 from lightagentd.errors import (
     ApprovalMismatch,
     ApprovalRequired,
-    ConfigError,
     Conflict,
     InvalidArgument,
     LightagentError,
@@ -37,10 +35,7 @@ from lightagentd.errors import (
 )
 from lightagentd.events.journal.journal_socket import SOCKET
 from lightagentd.host.paths import share_folder
-from lightagentd.policy.call import Decision, PolicyCall
-from lightagentd.policy.decide import SCRIPTS, SHELLS, strictest_of
-from lightagentd.policy.rulefiles import RuleSet, load_texts, read_files, rule_files
-from lightagentd.policy.rules import LoadedRule
+from lightagentd.policy.decide import SCRIPTS, SHELLS
 from lightagentd.signed.grant import Grant
 from lightagentd.signed.numbers import Numbers
 from lightagentd.signed.statement import Statement
@@ -53,6 +48,7 @@ from lightagentd.worker import promised, ways
 from lightagentd.worker.call import Call
 from lightagentd.worker.calls import check_args
 from lightagentd.worker.loader import LoadedTool
+from lightagentd.worker.own_rules import OwnRules, is_on_terms_of
 from lightagentd.worker.promised import Promises
 from lightagentd.worker.trusted import check_trusted
 from lightagentd.worker.witness import Witness
@@ -116,7 +112,7 @@ class Verifier:
         self._state, self._config, self._approver = state, config, approver
         self._numbers: Numbers | None = None
         self._promises: Promises | None = None
-        self._read: tuple[object, RuleSet, bool] | None = None
+        self._rules = OwnRules(config)
 
     def check_place(self, tool: str, kit: str, shared: Path | None) -> None:
         """Before a tool is loaded: its file, if it is one of all agents, and else its kit have to be root's,
@@ -162,7 +158,7 @@ class Verifier:
     ) -> dict[str, Any]:
         """By what a call may run, which is used up. Raises as `permit`."""
         known = bool(call.signed or call.takes_back or call.resumed is not None)
-        decided = self._ruling(statement, signed=known)
+        decided = self._rules.ruling(statement, signed=known)
         if call.resumed is not None:
             with self._kept():
                 self._open_promises().go_on(call.call_id, _digest_of_rest(statement), call.resumed["state"])
@@ -178,7 +174,7 @@ class Verifier:
             await self._check_bound(call, statement.args)
             grant = self._granted(call, statement)
             return {"user": grant.by, "series": grant.series, "number": grant.number}
-        if decided is None or not _is_on_terms_of(decided, call.terms):
+        if decided is None or not is_on_terms_of(decided, call.terms):
             raise ApprovalRequired(
                 f"{call.tool}.{call.action} needs a person's approval: no rule allows it"
                 f"{'' if decided is None else ' on these terms'} by itself.",
@@ -351,41 +347,6 @@ class Verifier:
                 suggestion="It makes one when it starts: systemctl start lightagent-approver.service",
             ) from err
 
-    def _ruling(self, statement: Statement, *, signed: bool) -> tuple[str, list[Terms]] | None:
-        """The rule that allows it without a signature, for its agent and for those above it, and the terms
-        that rules ask for; None for none. Raises PolicyDenied.
-        """
-        rules, trusts = self._rules()
-        labels, terms, asks = [], [], False
-        for agent in (self.agent, *statement.above):
-            call = _policy_call(statement, agent, signed=signed)
-            matched = rules.matching(call) if signed else rules.matching_unsigned(call)
-            decided = strictest_of(matched)
-            if decided is not None and decided.rule.decision is Decision.DENY:
-                raise PolicyDenied(f"The rule {decided.label} denies {statement.tool}.{statement.action}.")
-            asks = asks or not _allows(decided, trusts=trusts)
-            terms += [one.terms for one in matched if one.terms is not None]
-            labels += [] if decided is None else [decided.label]
-        return None if asks else (labels[0], terms)
-
-    def _rules(self) -> tuple[RuleSet, bool]:
-        """The rules in force, and whether the daemon is trusted with taint. Raises ConfigError: where they
-        cannot be read nobody knows what they deny, and nothing runs.
-        """
-        try:
-            files = [*rule_files(self._config / "policy.d"), *configuration.files(self._config)]
-            state = [(str(one), _state(one.stat())) for one in files]
-            if self._read is None or self._read[0] != state:
-                rules = load_texts(read_files(rule_files(self._config / "policy.d")))
-                trusts = configuration.load(self._config)[0].worker.trust_daemon_taint
-                self._read = (state, rules, trusts)
-        except (OSError, LightagentError) as err:
-            why = reason(err, at=True) if isinstance(err, OSError) else err.message.rstrip(".")
-            raise ConfigError(
-                f"Nothing is changed while the rules cannot be read: {why}.", suggestion="lactl policy check"
-            ) from err
-        return self._read[1], self._read[2]
-
     def close(self) -> None:
         self.forget()
         self.witness.close()
@@ -412,10 +373,6 @@ class _Reopening:
             self._verifier.forget()
 
 
-def _state(info: os.stat_result) -> tuple[int, ...]:
-    return info.st_mtime_ns, info.st_ctime_ns, info.st_ino, info.st_size
-
-
 def _told(statement: Statement) -> dict[str, Any]:
     """What a record says of a call, without its arguments."""
     names = ("call_id", "tool", "action")
@@ -432,44 +389,3 @@ def _daemon_uid() -> int | None:
 def _digest_of_rest(statement: Statement) -> str:
     """That of a call that goes on: what it rested on is behind it."""
     return replace(statement, expected={}, confirm_within_s=0, check="", inverse="").digest
-
-
-def _allows(decided: LoadedRule | None, *, trusts: bool) -> bool:
-    return (
-        decided is not None
-        and decided.rule.decision is Decision.ALLOW
-        and decided.needs_no_word(trusts_taint=trusts)
-    )
-
-
-def _is_on_terms_of(decided: tuple[str, list[Terms]], terms: dict[str, Any]) -> bool:
-    """Whether a call that a rule allows is on the terms that rules ask for. It may be on shorter ones, but
-    how it is taken back nobody but a person or a rule says.
-    """
-    wanted = min(decided[1], key=lambda one: one.within_s, default=None)
-    if wanted is not None and terms == wanted.fields():
-        return True
-    found = Terms.of(terms)
-    if found is None:
-        return wanted is None
-    return not found.inverse and (wanted is None or found.within_s <= wanted.within_s)
-
-
-def _policy_call(statement: Statement, agent: str, *, signed: bool) -> PolicyCall:
-    return PolicyCall(
-        agent=agent,
-        tool=statement.tool,
-        action=statement.action,
-        args=statement.args,
-        effect=Effect.CHANGE,
-        agent_effects=(Effect.CHANGE,),
-        offered=True,
-        agent_skills=None,
-        caller=statement.owner if signed else None,
-        trigger=statement.trigger if signed else "",
-        tainted=True,
-        host="",
-        known_host=False,
-        change_enabled=True,
-        plan="",
-    )

@@ -29,7 +29,7 @@ NO_TERMS = {"confirm_within_s": 0, "check": "", "inverse": ""}
 def is_verified(dispatcher: Dispatcher, ready: Ready) -> bool:
     """Whether the worker that runs a call looks for its signature."""
     to_change = ready.effect is Effect.CHANGE and ready.action.place in (None, Place.SERVER)
-    return to_change and dispatcher.pool.verifies
+    return to_change and dispatcher.pool.source.verifies
 
 
 async def approval_of(

@@ -202,11 +202,12 @@ class Verified:
 
 
 @contextlib.contextmanager
-def verified() -> Iterator[Verified]:
-    """One that runs, and ends with the block."""
+def verified(*, started: bool = True) -> Iterator[Verified]:
+    """One that ends with the block; not `started` there is no process."""
     base = Path(tempfile.mkdtemp(prefix="la-verified-"))
     made = Verified(base)
-    made.start()
+    if started:
+        made.start()
     try:
         yield made
     finally:

@@ -124,10 +124,12 @@ class RequestsInterface(VarlinkInterface, name="org.lightagent1.ApproverRequests
             return self._requests.add(approval, statement, said, expires_us).digest
 
     @varlinkmethod(return_parameter="answer", allow_foreign=True)
-    async def Wait(self, *, approval: str) -> Any:
-        """The answer, once it is there: {state, by, answered_us, note, seat, leave, terms, digest, grant}."""
+    async def Wait(self, *, approval: str, now: bool | None = None) -> Any:
+        """The answer, once it is there: {state, by, answered_us, note, seat, leave, terms, digest, grant};
+        with `now` what is there already, in the state waiting where there is none.
+        """
         with _told():
-            found = await self._requests.answered(approval)
+            found = self._requests.get(approval) if now else await self._requests.answered(approval)
         names = ("state", "by", "answered_us", "note", "seat", "leave", "terms", "digest", "grant")
         return {name: getattr(found, name) for name in names}
 

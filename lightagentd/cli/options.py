@@ -137,8 +137,8 @@ class Settings:
             return unanswerable(event, err)
 
     def answer(self, method: str, found: dict[str, Any], **parameters: Any) -> dict[str, Any]:
-        """Approve or deny what was shown (`question`, or the approval itself), where it is answered. Gives the
-        approval as it is then. Raises ApprovalMismatch.
+        """Approve or deny what was shown (`question`, or the approval itself), where it is answered. Gives
+        the approval as it is then. Raises ApprovalMismatch.
         """
         from lightagentd.client.approver import answered, approval_id, approve_parameters
 

@@ -47,8 +47,8 @@ def write_rule(settings: Settings, question: dict[str, Any], *, tainted: bool, y
 
 
 def check_rule(text: str, statement: Mapping[str, Any], *, tainted: bool) -> None:
-    """Raises ApprovalMismatch, ConfigError unless a file of policy.d has one rule, and that allows the call of
-    a statement and no other.
+    """Raises ApprovalMismatch, ConfigError unless a file of policy.d has one rule, and that allows the call
+    of a statement and no other.
     """
     from lightagentd.policy.rulefiles import load_texts
     from lightagentd.policy.rules import without_nulls
@@ -63,7 +63,7 @@ def check_rule(text: str, statement: Mapping[str, Any], *, tainted: bool) -> Non
     ]
     if rules != [wanted] or made.guards or made.rules[0].rule.even_if_tainted not in (False, tainted):
         raise ApprovalMismatch(
-            "The daemon proposes a rule for something else than the call that was shown. Nothing was written.",
+            "The daemon proposes a rule for something else than what was shown. Nothing was written.",
             suggestion="Somebody may have taken over the daemon: lactl panic; then look at the journal.",
         )
 

@@ -21,7 +21,7 @@ SOCKET = "/run/lightagent-approver/approve.sock"
 HIDDEN = "[removed: write-only]"
 TERMS = ("confirm_within", "check", "inverse")
 """Parameters of Approve, beside the note and those of a leave."""
-_SAME = ("agent", "tool", "action", "effect", "session", "call_id", "confirm_within_s", "check", "inverse")
+_SAME = ("agent", "tool", "action", "effect", "call_id", "confirm_within_s", "check", "inverse")
 
 
 def socket_path() -> str:
@@ -55,6 +55,8 @@ def question_of(found: Mapping[str, Any], request: Mapping[str, Any]) -> dict[st
         differs.append("args")
     if approval_id(found) != request["id"]:
         differs.append("id")
+    if "id" in found and found["session"] != statement.session:  # an event may be told in one above it
+        differs.append("session")
     if statement.digest != request["digest"]:
         differs.append("digest")
     if differs:

@@ -105,6 +105,18 @@ class Settings:
         return next(iter(reply.values()), None)
 
     @property
+    def has_approver(self) -> bool:
+        """Whether an approver is beside the daemon that is meant, or may be, on another host."""
+        from lightagentd.client.approver import SOCKET, UNIT_FILE, socket_path
+        from lightagentd.client.blocking import SYSTEM_SOCKET
+        from lightagentd.client.blocking import socket_path as of_daemon
+        from lightagentd.host.systemd import BOOTED
+
+        if self.host or (named := socket_path()) != SOCKET:
+            return bool(self.host) or os.access(named, os.F_OK)
+        return (self.socket or of_daemon()) == SYSTEM_SOCKET and BOOTED.is_dir() and UNIT_FILE.exists()
+
+    @property
     def approver(self) -> Settings:
         """The same for the approver of that machine."""
         from lightagentd.client.approver import SOCKET, socket_path

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightagentd.errors import ApprovalMismatch, LightagentError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from lightagentd.client.remote import Remote
 
 SOCKET = "/run/lightagent-approver/approve.sock"
+UNIT_FILE = Path("/usr/lib/systemd/system/lightagent-approver.service")
 HIDDEN = "[removed: write-only]"
 TERMS = ("confirm_within", "check", "inverse")
 """Parameters of Approve, beside the note and those of a leave."""

@@ -16,14 +16,14 @@ import pytest
 
 from lightagentd.cli.typed_call import TypedCall
 from lightagentd.client.aio import AsyncClient
-from lightagentd.errors import ApprovalMismatch
+from lightagentd.errors import ApprovalMismatch, PermissionDenied
 from lightagentd.mcp_server import asking
 from lightagentd.signed.statement import Statement
 from tests.approver_program import ApproverProgram
 from tests.cli.conftest import Lactl
 from tests.cli.test_approvals import at_terminal
 from tests.prepared import REPOSITORY
-from tests.scripted_daemon import Connection, ScriptedDaemon, approval, turn_event
+from tests.scripted_daemon import Connection, ScriptedDaemon, approval, status, turn_event
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="without polkit root alone may approve")
 
@@ -219,8 +219,8 @@ def test_the_question_of_a_turn_is_the_approvers(scripted: ScriptedDaemon, appro
 
     scripted.handle("Sessions.Prompt", prompt)
     at = {"LIGHTAGENT_APPROVER_SOCKET": str(approver.approve)}
-    status, out = at_terminal(["prompt", "ops", "x"], ("[y/N] ", b"y\n"), **at)
-    assert status == 0, out
+    ended, out = at_terminal(["prompt", "ops", "x"], ("[y/N] ", b"y\n"), **at)
+    assert ended == 0, out
     assert "the daemon says" in out
     assert "content: hello" in out
     assert "nothing" not in out
@@ -277,3 +277,54 @@ async def test_the_form_of_a_client_shows_what_would_run(
     lied = await connect().asked(event_of(asked(approver, statement(), args={})))
     assert asking.form(lied) is None
     assert "something else" in asking.how_to_answer(lied)
+
+
+# The approver itself
+
+
+@pytest.fixture
+def scripted_approver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedDaemon]:
+    """Says what a test has it say, such as what is wrong with it."""
+    server = ScriptedDaemon(tmp_path / "approve.sock")
+    monkeypatch.setenv("LIGHTAGENT_APPROVER_SOCKET", str(server.path))
+    server.start()
+    yield server
+    server.stop()
+
+
+STATUS = {"panic": None, "waiting": 2, "leaves": 0, "public": "ab" * 32, "problems": ["It is slow."]}
+
+
+def test_the_status_tells_of_it(
+    scripted: ScriptedDaemon, scripted_approver: ScriptedDaemon, lactl: Lactl
+) -> None:
+    scripted.answer("Manager.GetStatus", {"status": status()})
+    scripted_approver.answer("Approver.GetStatus", {"status": STATUS})
+    out = lactl("status").out
+    assert "running, 2 waiting for a person, key abababababababab" in out
+    assert "It is slow." in out
+    assert json.loads(lactl("status", "--json").out)["approver"] == STATUS
+    stopped = {**STATUS, "panic": {"since_us": 1_763_768_400_000_000, "by": 0, "reason": ""}}
+    scripted_approver.answer("Approver.GetStatus", {"status": stopped})
+    assert "signs nothing since" in lactl("status").out
+    scripted_approver.fail("Approver.GetStatus", "org.lightagent1.StorageError", message="The disk is full.")
+    assert "no change can be allowed: The disk is full." in lactl("status").out
+
+
+def test_panic_stops_and_starts_it(
+    scripted: ScriptedDaemon, scripted_approver: ScriptedDaemon, lactl: Lactl
+) -> None:
+    stop = {"since_us": 1_763_768_400_000_000, "by": 0, "reason": "it lies"}
+    stopped = {"panic": stop, "turns": 0, "workers": 0, "problems": []}
+    scripted.answer("Manager.Panic", {"stopped": stopped})
+    scripted.answer("Manager.EndPanic", {})
+    scripted_approver.answer("Approver.Panic", {"panic": stop})
+    assert lactl("panic", "--reason", "it lies").err == ""
+    assert scripted_approver.parameters("Approver.Panic") == {"reason": "it lies"}
+    scripted_approver.fail("Approver.EndPanic", "org.lightagent1.PermissionDenied", message="No.")
+    assert lactl("panic", "--off").status == PermissionDenied.exit_status
+    assert "Manager.EndPanic" not in {call["method"] for call in scripted.calls}
+    scripted_approver.answer("Approver.EndPanic", {})
+    assert lactl("panic", "--off").status == 0
+    scripted_approver.fail("Approver.Panic", "org.lightagent1.StorageError", message="The disk is full.")
+    assert "The approver was not told: The disk is full." in lactl("panic").err

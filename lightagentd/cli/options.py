@@ -39,6 +39,8 @@ STORED_INSTEAD = "Or read the store itself, which needs no daemon: add --stored.
 NOT_UNDERSTOOD = (LookupError, TypeError, ValueError, AttributeError, AssertionError, ExceptionGroup)
 """What code raises that reads an answer of another shape, as the daemon of another host may give it."""
 _SHOWN_CHARS = 100
+_BOOTED = "/run/systemd/system"
+"""Is there where systemd is the init system (sd_booted(3))."""
 CALL_TIMEOUT_S = 60.0
 """How long an ordinary operation may take before lactl gives up; long ones name their own."""
 
@@ -110,11 +112,12 @@ class Settings:
         from lightagentd.client.approver import SOCKET, UNIT_FILE, socket_path
         from lightagentd.client.blocking import SYSTEM_SOCKET
         from lightagentd.client.blocking import socket_path as of_daemon
-        from lightagentd.host.systemd import BOOTED
 
         if self.host or (named := socket_path()) != SOCKET:
             return bool(self.host) or os.access(named, os.F_OK)
-        return (self.socket or of_daemon()) == SYSTEM_SOCKET and BOOTED.is_dir() and UNIT_FILE.exists()
+        return (self.socket or of_daemon()) == SYSTEM_SOCKET and all(
+            map(os.path.exists, (_BOOTED, UNIT_FILE))
+        )
 
     @property
     def approver(self) -> Settings:

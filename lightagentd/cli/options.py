@@ -25,6 +25,7 @@ from lightagentd.errors import (
     LightagentError,
     MalformedMessage,
     NotFound,
+    PermissionDenied,
 )
 from lightagentd.host import users
 
@@ -166,9 +167,9 @@ class Settings:
                     return answered(found, self.approver.call("Approver.Approve", **asked))
                 asked = {"approval": name, "note": parameters.get("note")}
                 return answered(found, self.approver.call("Approver.Deny", **asked))
-            except (DaemonUnreachable, ApprovalNotFound):
+            except (DaemonUnreachable, ApprovalNotFound, PermissionDenied):
                 if method == "Approvals.Approve":
-                    raise
+                    raise  # a no is taken from more than people, by the daemon
         return dict(self.call(method, approval=name, **parameters))
 
     def _told_of_waiting(self, client: Client) -> AbstractContextManager[None]:

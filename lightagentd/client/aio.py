@@ -33,7 +33,7 @@ from lightagentd.client.blocking import (
     placed,
     with_interaction,
 )
-from lightagentd.errors import ApprovalNotFound, DaemonUnreachable, LightagentError
+from lightagentd.errors import ApprovalNotFound, DaemonUnreachable, LightagentError, PermissionDenied
 
 if TYPE_CHECKING:
     from lightagentd.client.methods import AsyncMethods
@@ -186,10 +186,10 @@ class AsyncClient(AsyncMethods):
         return answered(shown, reply["request"])
 
     async def deny(self, found: Mapping[str, Any], note: str | None = None) -> dict[str, Any]:
-        """Refuse it, where it is answered; at the daemon where the approver does not answer."""
+        """Refuse it, where it is answered; at the daemon where the approver does not take that."""
         name = approval_id(found)
         if found.get("approver"):
-            with contextlib.suppress(DaemonUnreachable, ApprovalNotFound):
+            with contextlib.suppress(DaemonUnreachable, ApprovalNotFound, PermissionDenied):
                 reply = await self._of_approver("Approver.Deny", approval=name, note=note)
                 return answered(found, reply["request"])
         return dict((await self.call("Approvals.Deny", approval=name, note=note))["approval"])

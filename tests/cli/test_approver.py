@@ -14,11 +14,18 @@ from typing import Any
 
 import pytest
 
+from lightagentd.cli.options import Settings
+from lightagentd.cli.rules import check_rule
 from lightagentd.cli.typed_call import TypedCall
 from lightagentd.client.aio import AsyncClient
+from lightagentd.client.approver import SOCKET, beside
+from lightagentd.client.remote import Remote
 from lightagentd.errors import ApprovalMismatch, PermissionDenied
 from lightagentd.mcp_server import asking
+from lightagentd.policy.call import PolicyCall
+from lightagentd.policy.proposed import propose
 from lightagentd.signed.statement import Statement
+from lightagentd.tool import Effect
 from tests.approver_program import ApproverProgram
 from tests.cli.conftest import Lactl
 from tests.cli.test_approvals import at_terminal
@@ -243,6 +250,32 @@ def test_without_the_approver_nothing_is_allowed(
     assert lactl("deny", found["id"]).status == 0
     assert scripted.parameters("Approvals.Deny") == {"approval": found["id"]}
     approver.lapse(found["id"])
+
+
+def test_of_another_host_it_is_the_approver_there() -> None:
+    place = Settings(host="web1").approver.place
+    assert isinstance(place, Remote)
+    assert place.argv()[-2:] == ["web1", f"lactl bridge --greet --socket {SOCKET}"]
+    assert beside(Remote(host="web1")) == place
+
+
+def test_a_rule_is_for_what_was_shown() -> None:
+    stated = statement("systemd", action="restart", args={"unit": "nginx.service"}).to_dict()
+    call = {"agent": "ops", "tool": "systemd", "action": "restart", "args": {"unit": "nginx.service"}}
+    text = proposed(**call)
+    check_rule(text, stated, tainted=False)
+    more = f'{text}[[rule]]\nname = "all"\ndecision = "allow"\ntool = "bash"\nmatch = [{{}}]\n'
+    other = proposed(**{**call, "agent": "dba"})
+    for wrong in (more, other, text.replace("even_if_tainted = false", "even_if_tainted = true")):
+        with pytest.raises(ApprovalMismatch):
+            check_rule(wrong, stated, tainted=False)
+
+
+def proposed(**call: Any) -> str:
+    """The rule for a change, which its worker evaluates."""
+    facts: dict[str, Any] = dict.fromkeys(PolicyCall.__dataclass_fields__) | call
+    facts |= {"effect": Effect.CHANGE, "trigger": ""}
+    return propose(PolicyCall(**facts), "apr_1", tainted=False).text
 
 
 # Programs

@@ -116,9 +116,8 @@ class Settings:
 
         if self.host or (named := socket_path()) != SOCKET:
             return bool(self.host) or os.access(named, os.F_OK)
-        return (self.socket or of_daemon()) == SYSTEM_SOCKET and all(
-            map(os.path.exists, (_BOOTED, UNIT_FILE))
-        )
+        of_system = (self.socket or of_daemon()) == SYSTEM_SOCKET
+        return of_system and UNIT_FILE.exists() and os.access(_BOOTED, os.F_OK)
 
     @property
     def approver(self) -> Settings:

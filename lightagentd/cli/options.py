@@ -134,15 +134,22 @@ class Settings:
         """An approval, or a turn event that asks for one, as it is at the approver if that has to answer it.
         Raises ApprovalMismatch.
         """
-        if not found.get("approver") or found.get("state", "waiting") != "waiting" or "request" in found:
-            return found
-        from lightagentd.client.approver import approval_id, question_of
+        from lightagentd.client.approver import (
+            Question,
+            approval_id,
+            asks_approver,
+            question_of,
+            without_request,
+        )
 
+        if not asks_approver(found):
+            return found if isinstance(found, Question) else without_request(found)
+        found = without_request(found)
         return question_of(found, self.approver.call("Approver.Get", approval=approval_id(found)))
 
     def asked(self, event: dict[str, Any]) -> dict[str, Any]:
         """A turn event, with the question as `question` has it, or with the `problem` of that."""
-        if not event.get("approver"):
+        if event["type"] != "approval_requested":
             return event
         try:
             return self.question(event)

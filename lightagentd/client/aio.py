@@ -17,12 +17,15 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from lightagentd.client.approver import (
+    Question,
     answered,
     approval_id,
     approve_parameters,
+    asks_approver,
     beside,
     question_of,
     unanswerable,
+    without_request,
 )
 from lightagentd.client.blocking import (
     CHUNK_BYTES,
@@ -158,10 +161,10 @@ class AsyncClient(AsyncMethods):
         that is there. Nothing has to be connected. Raises ApprovalMismatch where the daemon says something
         else, DaemonUnreachable.
         """
-        if not found.get("approver") or found.get("state", "waiting") != "waiting" or "request" in found:
-            return dict(found)
+        if not asks_approver(found):
+            return found if isinstance(found, Question) else without_request(found)
         reply = await self._of_approver("Approver.Get", approval=approval_id(found))
-        return question_of(found, reply["request"])
+        return question_of(without_request(found), reply["request"])
 
     async def asked(self, event: Mapping[str, Any]) -> dict[str, Any]:
         """A turn event, with the question as `question` has it; where that fails with the `problem`, and

@@ -166,6 +166,27 @@ def test_it_is_told_when_the_daemon_shows_something_else(
     approver.lapse(hidden)
 
 
+async def test_a_request_of_the_daemons_own_is_none(
+    scripted: ScriptedDaemon, lactl: Lactl, approver: ApproverProgram
+) -> None:
+    """It would be shown, and what was registered would be answered."""
+    evil = asked(approver, statement(args=WRITE | DEFAULTS | {"path": "/etc/shadow"}))
+    good = {**approver.get(evil["id"]), "statement": statement().to_dict()}
+    found = {**evil, "args": WRITE | DEFAULTS, "request": good}
+    scripted.answer("Tools.Call", {"event": {**event_of(found), "request": good}})
+    done = lactl("tools", "call", "ops", "file.write", "--args", json.dumps(WRITE))
+    assert "something else than what would run (args)" in done.err
+    scripted.answer("Approvals.Get", {"approval": found})
+    assert lactl("approvals", "show", found["id"]).status == ApprovalMismatch.exit_status
+    assert lactl("approve", found["id"]).status == ApprovalMismatch.exit_status
+    async with AsyncClient(scripted.path, timeout_s=10) as client:
+        with pytest.raises(ApprovalMismatch):
+            await client.approve(found)
+        assert "request" not in await client.asked(found)
+    assert approver.get(evil["id"])["state"] == "waiting"
+    approver.lapse(evil["id"])
+
+
 def test_an_undo_is_answered_if_it_is_named(
     scripted: ScriptedDaemon, lactl: Lactl, approver: ApproverProgram
 ) -> None:

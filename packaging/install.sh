@@ -58,6 +58,7 @@ launcher lactl lightagentd.cli.main
 launcher lightagent-notify lightagentd.desktop.notify
 
 put 644 /usr/lib/systemd/system units/*.service units/*.socket units/*.timer units/*.path
+put 644 /usr/share/lightagentd/change-profiles units/change-profiles/*.conf
 put 644 /usr/lib/systemd/user units/user/*.service
 put 644 /usr/lib/systemd/catalog packaging/journal/lightagentd.catalog
 put 644 /usr/lib/sysusers.d units/sysusers.d/lightagentd.conf

@@ -73,6 +73,8 @@ put 644 /usr/share/polkit-1/actions packaging/polkit/org.lightagent1.policy
 mkdir -p "$DESTDIR/usr/share/polkit-1/rules.d"
 install -m 644 packaging/polkit/lightagentd.rules "$DESTDIR/usr/share/polkit-1/rules.d/50-lightagentd.rules"
 put 644 /usr/share/lightagentd/varlink packaging/varlink/*.varlink
+put 644 /etc/apparmor.d packaging/apparmor/lightagentd
+put 644 /usr/share/lightagentd/selinux packaging/selinux/lightagentd.te packaging/selinux/lightagentd.fc
 
 pages=$(mktemp -d)
 trap 'rm -rf "$pages"' EXIT

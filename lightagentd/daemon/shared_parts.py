@@ -59,7 +59,7 @@ def shared_parts(
         trusted_skill=content.trusts_skill,
         disk_low=lambda: history.disk_low,
         granted=granted,
-        verified=lambda: pool.verifies,
+        verified=lambda: pool.source.verifies,
         trusts_taint=config.worker.trust_daemon_taint,
     )
     asked = AllQuestions(history, limits, key_file=paths.state / "approvals.key")

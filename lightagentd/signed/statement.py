@@ -20,9 +20,10 @@ _DOMAIN = b"lightagentd change 1\0"
 @dataclass(frozen=True, kw_only=True)
 class Statement:
     """One call of an agent. `tool_sha256` is that of the tool's file, `expected` what the call rests on, and
-    `kit` the folder of the agent's own tools. The last three are the terms of `config.terms`.
+    `kit` the folder of the agent's own tools. `above` are the agents that had this one called, the nearest
+    first. The last three are the terms of `config.terms`.
 
-    `owner`, `session` and `trigger` are the daemon's word: nobody else knows them.
+    `owner`, `session`, `trigger` and `above` are the daemon's word: nobody else knows them.
     """
 
     agent: str
@@ -36,6 +37,7 @@ class Statement:
     owner: int = 0
     trigger: str = ""
     kit: str = ""
+    above: list[str] = field(default_factory=list)
     expected: dict[str, Any] = field(default_factory=dict)
     confirm_within_s: int = 0
     check: str = ""
@@ -48,7 +50,8 @@ class Statement:
         if not isinstance(found, dict) or not found.keys() <= kinds.keys():
             raise InvalidArgument("A statement has other fields than it can have.")
         for name, value in found.items():
-            if not isinstance(value, kinds[name]) or isinstance(value, bool):
+            texts = isinstance(value, list) and not all(isinstance(one, str) for one in value)
+            if not isinstance(value, kinds[name]) or isinstance(value, bool) or texts:
                 raise InvalidArgument(f"The field {name} of a statement is not what it has to be.")
         try:
             made = cls(**found)
@@ -70,7 +73,7 @@ class Statement:
         return hashlib.sha256(_DOMAIN + canonical(self.to_dict())).hexdigest()
 
 
-_KINDS = {"str": str, "int": int}
+_KINDS: dict[str, type] = {"str": str, "int": int, "list[str]": list}
 
 
 def canonical(value: Any) -> bytes:

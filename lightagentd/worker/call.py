@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from lightagentd.errors import InvalidArgument
 from lightagentd.tool import Effect, Place
+
+OWN_PREVIEWS = frozenset({("file", "undo")})
+"""Actions that look at what only the worker for change can read, to say what they would do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +36,10 @@ class Call:
     """What began the turn."""
     terms: dict[str, Any] = field(default_factory=dict)
     """How its change takes itself back, by the names of `config.terms.TERMS`."""
+    above: list[str] = field(default_factory=list)
+    """The agents that had this one called, the nearest first."""
+    takes_back: str = ""
+    """The call whose change it takes back, since nobody confirmed that in time."""
     signed: dict[str, str] = field(default_factory=dict)
     """The approver's signature (`signed.grant`); empty where a rule allows it."""
     resumed: dict[str, Any] | None = None
@@ -42,6 +50,26 @@ class Call:
         return {**vars(self), "effect": self.effect.value, "place": None, "kit": kit}
 
     @classmethod
-    def of(cls, found: dict[str, Any]) -> Self:
-        """From `to_wire`."""
-        return cls(**{**found, "effect": Effect(found["effect"])})
+    def of(cls, found: Any) -> Self:
+        """From `to_wire`. Raises InvalidArgument."""
+        try:
+            made = cls(**{**found, "effect": Effect(found["effect"])})
+        except (TypeError, ValueError, KeyError) as err:
+            raise InvalidArgument(f"It is no call: {err}.") from None
+        for name, kinds in _KINDS.items():
+            if type(getattr(made, name)) not in kinds:
+                raise InvalidArgument(f"The field {name} of a call is not what it has to be.")
+        return made
+
+
+_TEXTS = ("call_id", "tool", "action", "agent", "session", "kit", "trigger", "takes_back")
+_TABLES = ("args", "expected", "given", "terms", "signed")
+_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(_TEXTS, (str,)),
+    **dict.fromkeys(_TABLES, (dict,)),
+    "timeout_s": (int, float),
+    "owner": (int,),
+    "above": (list,),
+    "resumed": (dict, type(None)),
+    "place": (type(None),),
+}

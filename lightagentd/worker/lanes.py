@@ -20,9 +20,6 @@ from lightagentd.worker.source import Child, Whom
 SHARED_CONNECTIONS = 16
 """How many calls the one worker of a place runs at once."""
 
-OWN_PREVIEWS = frozenset({("file", "undo")})
-"""Actions that look at what only the worker for change can read, to say what they would do."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:

@@ -82,6 +82,10 @@ class ToolFiles(Mapping[str, LoadedTool]):
         """The file of a tool. Raises KeyError."""
         return self._paths[name]
 
+    def unread(self, name: str) -> Path | None:
+        """The file of a tool that is not loaded yet; None for one that is, or is not there."""
+        return None if name in self.loaded else self._paths.get(name)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._paths)
 

@@ -39,12 +39,11 @@ from lightagentd.text.reason import LOOK_FIRST
 from lightagentd.tool import Effect, Place
 from lightagentd.varlink.server import PeerLost, VarlinkConnection
 from lightagentd.worker import first_units
-from lightagentd.worker.call import Call
+from lightagentd.worker.call import OWN_PREVIEWS, Call
 from lightagentd.worker.calls import LAST
 from lightagentd.worker.hooking import HookWorkers
 from lightagentd.worker.kept import READ, KeptOutputs
 from lightagentd.worker.lanes import (
-    OWN_PREVIEWS,
     SHARED_CONNECTIONS,
     Checked,
     Lane,
@@ -134,11 +133,6 @@ class Pool:
         # Nothing may pause here, or workers would see the connections end before they are killed.
         killed, self.kill_problems = await self.source.kill_all(connected)
         return killed
-
-    @property
-    def verifies(self) -> bool:
-        """As `Source.verifies`."""
-        return self.source.verifies
 
     def has_change(self, agent: str) -> bool:
         """Whether an administrator has given this agent a worker for change."""

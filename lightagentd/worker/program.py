@@ -11,7 +11,8 @@ after the leftover processes were killed. `keeper` calls `main` if the daemon st
 unit, `unit` does.
 """
 
-# No `from __future__ import annotations` here: asyncvarlink reads the annotations of each method.
+from __future__ import annotations
+
 import argparse
 import asyncio
 import contextlib
@@ -26,7 +27,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from asyncvarlink import LastResult, VarlinkInterface, varlinkmethod
+from asyncvarlink import VarlinkInterface
 
 from lightagentd.errors import (
     LightagentError,
@@ -41,19 +42,19 @@ from lightagentd.events.context import EventContext, tell_whose, using
 from lightagentd.host.kept_process import keep_apart, kept
 from lightagentd.text.reason import reason
 from lightagentd.tool import Action, Args, Effect, Place, Preview, Tool
-from lightagentd.varlink.server import Peer, VarlinkServer, error_reply
+from lightagentd.varlink.server import Peer, VarlinkServer
 from lightagentd.worker import landlock
-from lightagentd.worker.call import Call
-from lightagentd.worker.calls import LAST, CallContext, check_args, describe, result_event, run_action
+from lightagentd.worker.calls import CallContext, result_event, run_action
 from lightagentd.worker.cgroups import CallCgroup, CallCgroups
+from lightagentd.worker.change_interface import ChangeInterface
 from lightagentd.worker.confine import only_writing_to
 from lightagentd.worker.hooks import HooksInterface
+from lightagentd.worker.interface import WorkerInterface
 from lightagentd.worker.kit_tools import KitTools
 from lightagentd.worker.leftovers import Ends, children, end_all, reap
 from lightagentd.worker.loader import LoadedTool, ToolFiles
 from lightagentd.worker.lockdown import MACHINE, forbid_programs, harden, serves
 from lightagentd.worker.mcp_servers import ServersInterface
-from lightagentd.worker.needs_input import going_on
 from lightagentd.worker.proof import prove
 from lightagentd.worker.published import Published
 from lightagentd.worker.removal import remove
@@ -64,117 +65,6 @@ _log = logging.getLogger(__name__)
 PREVIEW_LIMIT_S = 10.0
 _KILL_ROUNDS, _KILL_PAUSE_S = 400, 0.005
 """How often and how fast killed processes are checked for: they take a moment to go."""
-
-
-class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
-    """The interface of a worker for the daemon."""
-
-    def __init__(self, worker: "Worker") -> None:
-        self._worker = worker
-
-    @varlinkmethod(return_parameter="tools", allow_foreign=True)
-    async def Describe(self) -> list[Any]:
-        """The tools that were loaded, and the files that were not."""
-        return [describe(loaded) for loaded in self._worker.tools.values()]
-
-    @varlinkmethod(return_parameter="tool", allow_foreign=True)
-    async def DescribeOwn(self, *, kit: str, tool: str) -> Any:
-        """One tool of the kit in this folder, loaded or not. It may end this worker."""
-        try:
-            return describe(self._worker.loaded(tool, kit))
-        except LightagentError as err:
-            raise error_reply(err) from err
-
-    @varlinkmethod(allow_foreign=True)
-    async def Retire(self) -> None:
-        """Exit, so that the next connection to a unit's socket starts a worker with the current files."""
-        self._worker.retired.set()
-
-    @varlinkmethod(return_parameter="possible", allow_foreign=True)
-    async def Prove(self) -> list[Any]:
-        """What a command of this worker can do that its effect forbids (see `proof`)."""
-        try:
-            return await self._worker.prove()
-        except LightagentError as err:
-            raise error_reply(err) from err
-
-    @varlinkmethod(return_parameter="survey", allow_foreign=True)
-    async def Survey(self, *, owner: int, files: bool) -> str:
-        """All processes as JSON, for the script of a skill (`toolkit.proc.survey`)."""
-        from lightagentd.toolkit.proc.survey import survey  # few workers run one
-
-        return await asyncio.to_thread(survey, owner, files=files)
-
-    @varlinkmethod(allow_foreign=True)
-    async def Settle(self, *, call_id: str) -> None:
-        """Answer when this call runs no more: after a hang-up, when what it ended is gone."""
-        await self._worker.settle(call_id)
-
-    @varlinkmethod(return_parameter="checked", allow_foreign=True)
-    async def Check(
-        self,
-        *,
-        tool: str,
-        action: str,
-        args: Any,
-        agent: str,
-        session: str,
-        owner: int,
-        preview: bool,
-        kit: str,
-        context: Any,
-    ) -> Any:
-        """The arguments as the action would get them, and, when asked for, what the call would do."""
-        try:
-            with using(EventContext.from_wire(context, agent=agent, session=session, owner=owner)):
-                found = self._worker.find(tool, action, kit)
-                checked = check_args(found, args)
-                owning = self._worker.loaded(tool, kit).tool if preview else None
-                seen = await self._worker.preview(found, owning, checked, agent, session, owner)
-        except LightagentError as err:
-            raise error_reply(err) from err
-        return {
-            "args": checked.model_dump(mode="json"),
-            "preview": seen.text if seen else "",
-            "expected": seen.expected if seen else {},
-        }
-
-    @varlinkmethod(return_parameter="event", delay_generator=False, allow_foreign=True)
-    async def Follow(self) -> AsyncIterator[Any]:
-        """What tools publish outside of calls, as it comes and without an end.
-
-        Objects {kind: event, topic, type, data}, and {kind: lost, count} where the daemon was too slow.
-        """
-        async for event in self._worker.published.follow():
-            yield event
-
-    @varlinkmethod(return_parameter="event", delay_generator=False, allow_foreign=True)
-    async def Call(self, *, call: Any, context: Any) -> AsyncIterator[Any]:
-        """Run a `call.Call`, or go on with it. Streams objects of the kinds output, event, result, asked."""
-        asked = Call.of(call)
-        whose = EventContext.from_wire(context, agent=asked.agent, session=asked.session, owner=asked.owner)
-        try:
-            found = self._worker.find(asked.tool, asked.action, asked.kit, asked.effect)
-            checked = check_args(found, asked.args)
-            given = self._worker.permit(asked, checked)
-            if asked.resumed is not None:
-                found = going_on(found, asked.resumed["state"], asked.resumed["answer"])
-            running = CallContext(
-                call_id=asked.call_id,
-                agent=asked.agent,
-                session=asked.session,
-                owner=asked.owner,
-                effect=asked.effect,
-                scratch=self._worker.make_scratch(asked.call_id),
-                timeout_s=asked.timeout_s,
-                expected=asked.expected | given,
-            )
-            async for event in self._worker.run(found, checked, running, whose):
-                if event["kind"] in LAST:
-                    raise LastResult(event)
-                yield event
-        except LightagentError as err:
-            raise error_reply(err) from err
 
 
 class Worker:
@@ -218,17 +108,13 @@ class Worker:
         """The number of running calls."""
         return len(self._calls)
 
+    def runs(self, call_id: str) -> bool:
+        return call_id in self._calls
+
     def loaded(self, tool: str, kit: str, effect: Effect = Effect.OBSERVE) -> LoadedTool:
         """A tool, of the agent's kit if not of all. Raises ToolNotFound, PermissionDenied."""
         change = Effect.CHANGE in (effect, self._effect)
         return self._kit.beside(self.tools, tool, kit, change=change)
-
-    def permit(self, call: Call, args: Args) -> dict[str, Any]:
-        """What the tool is given of what the daemon gives. Raises what `Verifier.permit` raises."""
-        if self.verifier is None:
-            return call.given
-        tool = self.loaded(call.tool, call.kit, Effect.CHANGE)
-        return self.verifier.permit(call, args.model_dump(mode="json"), tool.sha256)
 
     def find(self, tool: str, action: str, kit: str = "", effect: Effect = Effect.OBSERVE) -> Action:
         loaded = self.loaded(tool, kit, effect)
@@ -423,7 +309,7 @@ async def serve(worker: Worker, sock: socket.socket, idle_timeout_s: float) -> N
 
     def interfaces(_peer: Peer) -> list[VarlinkInterface]:
         if worker.verifier is not None:
-            return [WorkerInterface(worker)]
+            return [ChangeInterface(worker, worker.verifier)]
         servers = ServersInterface(worker.path_of, worker.block)
         return [WorkerInterface(worker), HooksInterface(worker.retired.set), servers]
 
@@ -442,6 +328,8 @@ async def serve(worker: Worker, sock: socket.socket, idle_timeout_s: float) -> N
     finally:
         await server.close()
         await worker.close()
+        if worker.verifier is not None:
+            worker.verifier.close()
 
 
 def main(

@@ -16,7 +16,6 @@ import os
 import sys
 from pathlib import Path
 
-from lightagentd.errors import LightagentError
 from lightagentd.host import process
 from lightagentd.host.paths import Paths, content_folders, tool_folders
 from lightagentd.tool import Effect
@@ -63,10 +62,7 @@ def _verifier(agent: str, paths: Paths) -> Verifier:
     state = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
     if not agent or not state:
         sys.exit("a worker for change needs the name of its agent, and a folder for its state")
-    try:
-        return Verifier(agent, state=Path(state), config=paths.config)
-    except LightagentError as err:
-        sys.exit(err.message)
+    return Verifier(agent, state=Path(state), config=paths.config)
 
 
 def _confine(effect: Effect) -> None:

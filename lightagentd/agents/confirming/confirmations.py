@@ -372,6 +372,7 @@ class Confirmations:
             approver=Seat(**found.seat),
             for_owner=_ROOT if found.back["tool"] == "file" else None,
             before=Before([*events], [*changes]),
+            takes_back=found.id,
             ended=ended,
         )
         async with aclosing(made) as told:

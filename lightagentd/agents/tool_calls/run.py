@@ -36,7 +36,7 @@ from lightagentd.agents.tool_calls.results import (
     message_event,
     no_remark,
 )
-from lightagentd.agents.tool_calls.signing import answered, registered
+from lightagentd.agents.tool_calls.signing import answered, approval_of, at_once, on_terms
 from lightagentd.agents.tool_calls.stubs import decide, result_of, stub_of
 from lightagentd.agents.tool_calls.working import (
     ask_for,
@@ -57,7 +57,7 @@ from lightagentd.errors import (
     ToolError,
 )
 from lightagentd.events.history import Change, NewEvent
-from lightagentd.events.model import current_context, dump_json, new_id
+from lightagentd.events.model import dump_json, new_id
 from lightagentd.events.types.agent import CallIntended, CallRefused
 from lightagentd.events.types.tool import CallEnded
 from lightagentd.llm.protocol import ToolCall
@@ -259,7 +259,8 @@ class ToolRun:
         self._what |= self._ready.what
 
     def _decide(self) -> Ruling:
-        return decide(self._dispatcher, self._origin, self._ready)
+        found = decide(self._dispatcher, self._origin, self._ready)
+        return on_terms(self._dispatcher, self._ready, found, self._confirmed.asked_for(self._ready, found))
 
     async def _ask(self, ruling: Ruling) -> None:
         """Store the approval request, and that the turn waits. For a person's own call the answer is stored
@@ -276,25 +277,16 @@ class ToolRun:
             )
         preview, expected = await previewed(self._dispatcher, origin, ready)
         await self._hooked.on_approval(ready, rule=ruling.rule, reason=ruling.reason, preview=preview)
-        reason = f"{origin.chain}: {ruling.reason}" if origin.above is not None else ruling.reason
-        asked = approvals.new(
-            ready.bound(origin, self._confirmed.asked_for(ready, ruling)),
-            owner=origin.owner,
-            trace_id=current_context().trace_id,
-            call_id=ready.call_id,
-            preview=preview,
-            expected=expected,
-            rule=ruling.rule,
-            reason=reason,
-            hidden=[each for each in ready.action.hidden if ready.args.get(each) is not None],
-            granted=origin.approver is not None,
-        )
-        asked = await registered(self._dispatcher, origin, ready, asked)
+        terms = self._confirmed.asked_for(ready, ruling)
+        asked = await approval_of(self._dispatcher, origin, ready, ruling, terms, preview, expected)
+        answer = await at_once(self._dispatcher, origin, asked)
         self._waits_for = self._what["approval"] = asked.id
         waits = origin.asks(asked.id)
         events, changes = self._before.take()
         events = (*events, *origin.asking(asked.id))
-        await approvals.request(asked, *events, changes=(*changes, *waits), granted_from=origin.approver)
+        await approvals.request(
+            asked, *events, changes=(*changes, *waits), granted_from=origin.approver, answered=answer
+        )
 
     def _abandon(self) -> None:
         dispatcher = self._dispatcher

@@ -9,17 +9,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from lightagentd.agents.confirming.ways import KEEPS
 from lightagentd.agents.stream import TurnStream
 from lightagentd.agents.tool_calls.asking import answer_to
 from lightagentd.agents.tool_calls.calls import Ready
 from lightagentd.agents.tool_calls.dispatcher import Dispatcher
 from lightagentd.agents.tool_calls.origin import Origin
 from lightagentd.config.terms import TERMS, Terms
+from lightagentd.events.model import current_context
+from lightagentd.policy.call import PERSON, Decision, Ruling
 from lightagentd.policy.questions.approval import Approval
 from lightagentd.policy.questions.question import State
 from lightagentd.signed.statement import Statement
 from lightagentd.tool import Effect, Place
+from lightagentd.worker.ways import must_keep
 
 NO_TERMS = {"confirm_within_s": 0, "check": "", "inverse": ""}
 
@@ -27,14 +29,39 @@ NO_TERMS = {"confirm_within_s": 0, "check": "", "inverse": ""}
 def is_verified(dispatcher: Dispatcher, ready: Ready) -> bool:
     """Whether the worker that runs a call looks for its signature."""
     to_change = ready.effect is Effect.CHANGE and ready.action.place in (None, Place.SERVER)
-    return to_change and dispatcher.pool.verifies
+    return to_change and dispatcher.pool.source.verifies
 
 
-async def registered(dispatcher: Dispatcher, origin: Origin, ready: Ready, asked: Approval) -> Approval:
+async def approval_of(
+    dispatcher: Dispatcher,
+    origin: Origin,
+    ready: Ready,
+    ruling: Ruling,
+    terms: Terms | None,
+    preview: str,
+    expected: dict[str, Any],
+) -> Approval:
+    """A new approval of a call, which is not stored yet. Raises what `Approvals.new` and `_registered` do."""
+    asked = dispatcher.asked.approvals.new(
+        ready.bound(origin, terms),
+        owner=origin.owner,
+        trace_id=current_context().trace_id,
+        call_id=ready.call_id,
+        preview=preview,
+        expected=expected,
+        rule=ruling.rule,
+        reason=f"{origin.chain}: {ruling.reason}" if origin.above is not None else ruling.reason,
+        hidden=[each for each in ready.action.hidden if ready.args.get(each) is not None],
+        granted=origin.approver is not None,
+    )
+    return await _registered(dispatcher, origin, ready, asked)
+
+
+async def _registered(dispatcher: Dispatcher, origin: Origin, ready: Ready, asked: Approval) -> Approval:
     """A new approval, which the approver knows if it has to. Raises WorkerUnavailable, and others of the
     approver.
     """
-    if not is_verified(dispatcher, ready):
+    if origin.takes_back or not is_verified(dispatcher, ready):
         return asked
     kept = dispatcher.pool.own_tools.kit_for(asked.agent, Effect.CHANGE)
     statement = Statement(
@@ -49,6 +76,7 @@ async def registered(dispatcher: Dispatcher, origin: Origin, ready: Ready, asked
         owner=origin.worker_owner,
         trigger=origin.trigger,
         kit=kept,
+        above=origin.agents_above,
         expected=asked.expected,
         **{name: getattr(asked, name) for name in TERMS},
     )
@@ -65,6 +93,26 @@ async def registered(dispatcher: Dispatcher, origin: Origin, ready: Ready, asked
     return replace(asked, approver=digest)
 
 
+async def at_once(dispatcher: Dispatcher, origin: Origin, asked: Approval) -> Approval | None:
+    """An approval that the approver grants by itself, so that nobody waits for a person; else None."""
+    if not asked.approver or origin.session is None or origin.trigger != PERSON:
+        return None
+    return await dispatcher.approver.at_once(asked)
+
+
+def on_terms(dispatcher: Dispatcher, ready: Ready, ruling: Ruling, terms: Terms | None) -> Ruling:
+    """The ruling on a call on terms. A rule allows only how it says itself that a change is taken back, and
+    no longer time: its worker would run nothing else without a signature.
+    """
+    if ruling.decision is not Decision.ALLOW or terms is None or not is_verified(dispatcher, ready):
+        return ruling
+    wanted = ruling.terms
+    if terms == wanted or not (terms.inverse or (wanted is not None and terms.within_s > wanted.within_s)):
+        return ruling
+    reason = f"No rule says of {ready.name} that it is taken back like this."
+    return replace(ruling, decision=Decision.ASK, rule="unsigned-change", reason=reason)
+
+
 async def answered(dispatcher: Dispatcher, origin: Origin, approval: str, stream: TurnStream) -> Approval:
     """As `answer_to`, also for one that is answered at the approver."""
     questions = dispatcher.asked.approvals.questions
@@ -77,6 +125,7 @@ async def answered(dispatcher: Dispatcher, origin: Origin, approval: str, stream
 
 def sent(
     origin: Origin,
+    tool: str,
     expected: dict[str, Any],
     given: dict[str, Any],
     granted: Approval | None,
@@ -85,8 +134,10 @@ def sent(
     """The fields of `worker.call.Call` that a signature is about, and those beside them."""
     return {
         "trigger": origin.trigger,
+        "above": origin.agents_above,
+        "takes_back": origin.takes_back,
         "terms": NO_TERMS if terms is None else terms.fields(),
         "signed": {} if granted is None else granted.signed,
-        "expected": {name: one for name, one in expected.items() if name not in KEEPS},
-        "given": given | {name: one for name, one in expected.items() if name in KEEPS},
+        "expected": expected,
+        "given": given | ({"must_keep": True} if must_keep(terms, tool) else {}),
     }

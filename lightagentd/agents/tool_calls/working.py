@@ -94,7 +94,7 @@ async def work(
     wanted = replace(ready.wanted(origin, dispatcher.limits.call_timeout_s), resumed=resumed)
     judged = policy_calls(ready, origin, has_change=dispatcher.pool.has_change)
     given = await dispatcher.give(judged, owner=wanted.owner)
-    wanted = replace(wanted, **sent(origin, expected, given, granted, terms))
+    wanted = replace(wanted, **sent(origin, wanted.tool, expected, given, granted, terms))
     try:
         async with contextlib.aclosing(dispatcher.pool.call(wanted)) as events:
             async for event in events:

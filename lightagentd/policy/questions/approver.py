@@ -34,6 +34,8 @@ _log = logging.getLogger(__name__)
 SOCKET = Path("/run/lightagent-approver/daemon.sock")
 ANSWER_S = 5.0
 AGAIN_S = 1.0
+AT_ONCE_S = 0.1
+"""So soon the approver answers by itself what a person allowed for a session."""
 _INTERFACE = "org.lightagent1.ApproverRequests"
 _FORGOTTEN = "The approver does not know it any more."
 
@@ -60,6 +62,19 @@ class ApproverLink:
         except (OSError, Unavailable) as err:
             raise self._gone(err) from err
         return str(reply["digest"])
+
+    async def at_once(self, asked: Approval) -> Approval | None:
+        """A registered approval as the approver grants it by itself, since a person allowed the call for its
+        session; None for one that waits for a person.
+        """
+        try:
+            reply = await self._call("Wait", limit_s=AT_ONCE_S, approval=asked.id)
+        except (OSError, LightagentError):
+            return None
+        answer = reply["answer"]
+        if answer["state"] != "granted":
+            return None
+        return self._approvals.answered(asked, grant=True, **_answer_of(answer))
 
     @contextlib.asynccontextmanager
     async def following(self, asked: Approval | None) -> AsyncIterator[None]:
@@ -105,15 +120,7 @@ class ApproverLink:
         state = answer["state"]
         if state not in ("granted", "denied"):
             return  # expired, which this side sees by itself
-        terms = Terms.of(answer["terms"])
-        await self._approvals.answer(
-            approval_id,
-            grant=state == "granted",
-            uid=int(answer["by"]),
-            note=str(answer["note"]),
-            seat=Seat(**answer["seat"]),
-            terms=terms,
-        )
+        await self._approvals.answer(approval_id, grant=state == "granted", **_answer_of(answer))
 
     @staticmethod
     def _gone(err: Exception) -> WorkerUnavailable:
@@ -141,3 +148,13 @@ class ApproverLink:
                 return await connection.call(f"{_INTERFACE}.{method}", **parameters)
             finally:
                 connection.close()
+
+
+def _answer_of(answer: dict[str, Any]) -> dict[str, Any]:
+    """The uid, note, seat and terms of an answer of the approver."""
+    return {
+        "uid": int(answer["by"]),
+        "note": str(answer["note"]),
+        "seat": Seat(**answer["seat"]),
+        "terms": Terms.of(answer["terms"]),
+    }

@@ -34,6 +34,9 @@ WORKERS = (
     "lightagent-inspect.service",
     "lightagent-keys.socket",
     "lightagent-keys.service",
+    "lightagent-approver.socket",
+    "lightagent-approver-daemon.socket",
+    "lightagent-approver.service",
 )
 _PATTERNS = ["lightagent*"]
 _ROOT, _MANAGER = "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"

@@ -259,6 +259,10 @@ def _answer(sock: socket.socket, answers: dict[str, list[Any]]) -> None:
                     reply = {"error": "org.varlink.service.MethodNotFound", "parameters": missing}
                 elif "error" in answer:
                     reply = answer
+                for one in answer["stream"] if answer is not None and "stream" in answer else ():
+                    sock.sendall(json.dumps({"parameters": one, "continues": True}).encode() + b"\0")
+                if answer is not None and "stream" in answer:
+                    continue  # it goes on, as a call that waits
                 sock.sendall(json.dumps(reply).encode() + b"\0")
 
 

@@ -18,6 +18,7 @@ from .stage import (
     CONFIG,
     CONTROL,
     NEVER,
+    NOTHING,
     PEOPLE,
     REGISTER,
     WORKERS,
@@ -52,6 +53,36 @@ def answer_itself(stage: Stage, mark: Path) -> None:
             mark,
             lambda request, digest, hand=hand: hand.send(path=PEOPLE, text=_message(request, digest)),
         )
+
+
+_ON_BUS = (
+    "busctl",
+    "--system",
+    "--timeout=10",
+    "call",
+    "org.lightagent1.Approver",
+    "/org/lightagent1/Approver",
+)
+
+
+@control("a person's answer over D-Bus, as desktops give it")
+def answer_on_the_bus(stage: Stage, mark: Path) -> None:
+    def answer(request: str, digest: str) -> Any:
+        argv = [*_ON_BUS, "org.lightagent1.Approver", "Approve", "ssa{sv}", request, digest, "0"]
+        return subprocess.run(argv, capture_output=True, text=True, check=False).stderr
+
+    _try_by(stage, mark, answer)
+
+
+@attack("answer over D-Bus as the daemon's user, and end the emergency stop there")
+def answer_itself_on_the_bus(stage: Stage, mark: Path) -> None:
+    for hand in (stage.unit, stage.free):
+
+        def answer(request: str, digest: str, hand: Any = hand) -> Any:
+            argv = [*_ON_BUS, "org.lightagent1.Approver", "Approve", "ssa{sv}", request, digest, "0"]
+            return stage.try_program(*argv, by=hand)
+
+        _try_by(stage, mark, answer)
 
 
 @attack("answer at the approver on the socket that is the daemon's")
@@ -360,20 +391,59 @@ def rule_of_the_daemon(stage: Stage, mark: Path) -> None:
         "error": "org.lightagent1.PermissionDenied",
         "parameters": {"message": "no", "code": "permission_denied"},
     }
-    _daemon(
-        stage,
-        {
-            "Approvals.Get": {"approval": told},
-            "Approvals.List": {"approvals": [told]},
-            "Approvals.ProposeRule": {"proposal": proposal},
-            "Approvals.WriteRule": denied,
-            "Manager.Reload": {},
-        },
-    )
+    answers = {
+        "Approvals.Get": {"approval": told},
+        "Approvals.List": {"approvals": [told]},
+        "Approvals.ProposeRule": {"proposal": proposal},
+        "Approvals.WriteRule": denied,
+        "Manager.Reload": {},
+    }
+    _daemon(stage, answers)
     stage.lactl("approve", request, "--rule", "--yes")
     stage.lactl("--json", "approve", request, "--rule", "--yes")
     stage.run(stage.touch(mark))
+    for approver in ("", harmless.digest):  # as if the daemon itself took the answer
+        lie = {**told, "approver": approver}
+        _daemon(
+            stage, {**answers, "Approvals.Get": {"approval": lie}, "Approvals.List": {"approvals": [lie]}}
+        )
+        stage.lactl("approve", request, "--rule", "--yes")
+        stage.run(stage.touch(mark))
     path.unlink(missing_ok=True)
+
+
+@control("the call that a person types, which lactl answers for them at the approver")
+def typed(stage: Stage, mark: Path) -> None:
+    _type(stage, stage.touch(mark, session=""), stage.touch(mark, session=""))
+
+
+def _type(stage: Stage, typed: Any, stated: Any) -> None:
+    """A person types a call, and the daemon states one."""
+    request = stage.register(stated)
+    told = _approval(request, typed, approver=stated.digest, call_id=stated.call_id)
+    event = {**told, "type": "approval_requested", "approval": request}
+    stream = [{"event": {"type": "started", "session": "", "trace_id": ""}}, {"event": event}]
+    answers = {"Tools.Call": {"stream": stream}, "Approvals.Get": {"approval": told}}
+    _daemon(stage, {**answers, "Approvals.List": {"approvals": [told]}})
+    stage.lactl("tools", "call", "ops", "bash.exec", "--args", json.dumps(typed.args), limit_s=2.5)
+    stage.run(stated, stage.signature(request), worker=stated.agent)
+
+
+@attack("state another call than the one that a person types, which lactl answers for them")
+def another_typed(stage: Stage, mark: Path) -> None:
+    plain = stage.command("true")
+    base = {"session": "", "trigger": "person"}
+    evil = [
+        stage.touch(mark, **base),
+        replace(plain, **base, confirm_within_s=1, inverse=f"touch {mark}"),
+        replace(plain, **base, args={**plain.args, "cwd": "/run/lightagentd", "command": f"touch {mark}"}),
+        stage.touch(mark, agent="web", **base),
+    ]
+    for wanted in evil:
+        _type(stage, plain, wanted)
+        if wanted.inverse:
+            back = replace(stage.touch(mark), args={"command": f"touch {mark}", "effect": "change"})
+            stage.run(back, takes_back=wanted.call_id)
 
 
 @attack("hide a part of a command from who reads it: bidirectional marks, escapes, look-alikes, long texts")
@@ -408,10 +478,10 @@ def unreadable(stage: Stage, mark: Path) -> bool:
             plain,
         )
         whole = {
-            "no width": "\\u200b",
-            "tags": "\\U000e0072",
-            "look-alike": "\\u0441",
-            "right to left": "\\u202e",
+            "no width": "<U+200B>",
+            "tags": "<U+E0072>",
+            "look-alike": "<U+0441>",
+            "right to left": "<U+202E>",
         }.get(name, NEVER)
         refused = not person("Get", {"approval": request}).get("parameters", {}).get("request")
         if bad or (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -102,9 +103,38 @@ def own_key(stage: Stage, mark: Path) -> None:
 def audit_key(stage: Stage, mark: Path) -> None:
     wanted = stage.touch(mark)
     for path in (*(STATE / "audit").glob("*"), STATE / "approvals.key", STATE / "redaction.key"):
-        raw = path.read_bytes()
+        raw = path.read_bytes() if path.exists() else b""
         if len(raw) == 32:
             stage.run(wanted, grant_of(wanted).signed(Ed25519PrivateKey.from_private_bytes(raw)))
+
+
+@attack("have the key store sign a grant, with a key of the agent's")
+def key_store(stage: Stage, mark: Path) -> None:
+    wanted = stage.touch(mark)
+    text = grant_of(wanted).signed(Ed25519PrivateKey.generate())["grant"]
+    made = _by_keys(stage, "generate_keypair", {"algorithm": "ed25519"})
+    handle = re.search(r"key_[0-9a-z]+", str(made))
+    if handle is None:
+        raise LookupError(str(made))
+    data = base64.b64encode(b"lightagentd grant 1\0" + text.encode()).decode()
+    said = str(_by_keys(stage, "sign", {"handle": handle[0], "data": data}))
+    for signature in re.findall(r"[A-Za-z0-9+/]{86}==", said):
+        stage.run(wanted, {"grant": text, "signature": signature})
+    if not re.search(r"[A-Za-z0-9+/]{86}==", said):
+        raise LookupError(said)
+
+
+def _by_keys(stage: Stage, action: str, args: dict[str, Any]) -> Any:
+    """What the key store does for the daemon."""
+    call = stage.call(stage.statement("crypto", action, args)) | {"effect": "observe"}
+    return stage.hear(
+        stage.unit.varlink(
+            path=f"{WORKERS}/keys.sock",
+            method="org.lightagent1.Worker.Call",
+            parameters={"call": call, "context": {}},
+            more=True,
+        )
+    )
 
 
 @attack("run an approver of its own, and use what that signs")

@@ -8,6 +8,7 @@ import json
 import os
 import pwd
 import secrets
+import shlex
 import shutil
 import socket
 import subprocess
@@ -238,23 +239,19 @@ class Stage:
         finally:
             path.unlink()
 
-    def lactl(self, *args: str, typed: str = "", user: str = "root") -> str:
+    def lactl(self, *args: str, typed: str = "", limit_s: float = 30.0) -> str:
         """What a person sees of lactl on a terminal of theirs, where they type."""
-        argv = [
-            "script",
-            "--quiet",
-            "--return",
-            "--command",
-            " ".join(args and ["lactl", *args]),
-            "/dev/null",
-        ]
-        if user != "root":
-            argv = ["runuser", "--user", user, "--", *argv]
-        done = subprocess.run(
-            argv, input=typed, capture_output=True, text=True, errors="replace", timeout=30, check=False
-        )
-        self.said.append(done.stdout.strip()[-200:])
-        return done.stdout
+        command = shlex.join(["lactl", *args])
+        argv = ["script", "--quiet", "--return", "--command", command, "/dev/null"]
+        try:
+            done = subprocess.run(
+                argv, input=typed.encode(), capture_output=True, timeout=limit_s, check=False
+            )
+            seen = done.stdout.decode(errors="replace")
+        except subprocess.TimeoutExpired as late:
+            seen = (late.stdout or b"").decode(errors="replace")
+        self.said.append(seen.strip()[-200:])
+        return seen
 
 
 TOOL = ("bash", "file", "skill", "systemd", "crypto")

@@ -67,7 +67,7 @@ mkdir -p "$DESTDIR/usr/lib/sysctl.d"
 install -m 644 units/sysctl.d/lightagentd.conf "$DESTDIR/usr/lib/sysctl.d/50-lightagentd.conf"
 
 put 644 /usr/share/dbus-1/system.d packaging/dbus/org.lightagent1.conf
-put 644 /usr/share/dbus-1/system-services packaging/dbus/org.lightagent1.service
+put 644 /usr/share/dbus-1/system-services packaging/dbus/org.lightagent1.service packaging/dbus/org.lightagent1.Approver.service
 put 644 /usr/share/polkit-1/actions packaging/polkit/org.lightagent1.policy
 mkdir -p "$DESTDIR/usr/share/polkit-1/rules.d"
 install -m 644 packaging/polkit/lightagentd.rules "$DESTDIR/usr/share/polkit-1/rules.d/50-lightagentd.rules"

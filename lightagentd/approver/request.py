@@ -13,7 +13,6 @@ from typing import Any, Literal, Self
 
 from lightagentd.config.terms import COMMAND_CHARS, LONGEST_S, TERMS
 from lightagentd.errors import Conflict, InvalidArgument, MessageTooLarge
-from lightagentd.policy.call import PERSON
 from lightagentd.signed.statement import Statement, canonical
 from lightagentd.text.agent_name import NAME
 
@@ -29,7 +28,8 @@ LEAVE_S, LEAVE_USES = 86_400.0, 50
 """A leave ends after that time, and after so many calls."""
 LEAVE_CHARS = 8 << 10
 """The longest arguments that a leave may have, as JSON."""
-CHANGE = "change"
+CHANGE, PERSON = "change", "person"
+"""As `tool.Effect` and `policy.call` have them, which take more memory than all of the approver."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _AGENT = re.compile(rf"{NAME.pattern}(?:\.{NAME.pattern})?")
 

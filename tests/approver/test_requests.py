@@ -32,9 +32,11 @@ from lightagentd.errors import (
     Panicked,
     StorageError,
 )
+from lightagentd.policy.call import PERSON
 from lightagentd.policy.panic import Panic
 from lightagentd.signed.grant import Grant
 from lightagentd.signed.statement import Statement
+from lightagentd.tool import Effect
 from tests.prepared import REPOSITORY
 
 KEY = Ed25519PrivateKey.generate()
@@ -354,6 +356,10 @@ def test_not_every_call_can_have_a_leave(opened: Callable[[], Requests]) -> None
         assert requests.get(found.id).state == "waiting"
 
 
+def test_its_words_are_those_of_policy() -> None:
+    assert (bounds.CHANGE, bounds.PERSON) == (Effect.CHANGE, PERSON)
+
+
 # Panic
 
 
@@ -379,6 +385,7 @@ import sys, time
 from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from lightagentd.approver import requests as kept
+from lightagentd.policy.call import PERSON
 from lightagentd.policy.panic import Panic
 
 kept.BURST, kept._REWRITE_BYTES = 1 << 30, 20_000

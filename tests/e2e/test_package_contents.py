@@ -44,6 +44,7 @@ EXPECTED = (
     "/usr/lib/sysctl.d/50-lightagentd.conf",
     "/usr/share/dbus-1/system.d/org.lightagent1.conf",
     "/usr/share/dbus-1/system-services/org.lightagent1.service",
+    "/usr/share/dbus-1/system-services/org.lightagent1.Approver.service",
     "/usr/share/polkit-1/actions/org.lightagent1.policy",
     "/usr/share/polkit-1/rules.d/50-lightagentd.rules",
     "/usr/share/bash-completion/completions/lactl",

@@ -143,6 +143,41 @@ def show(settings: Settings, approval: str, whole: bool) -> None:
         say(how_to_answer(found))
 
 
+_LEAVES: Columns = {
+    "ID": "id",
+    "AGENT": lambda each: visible(each["statement"]["agent"]),
+    "CALL": lambda each: visible(f"{each['statement']['tool']}.{each['statement']['action']}"),
+    "BY": lambda each: called(each["by"]),
+    "TAINTED": lambda each: "also then" if each["tainted"] else "not then",
+    "LEFT": "left",
+    "UNTIL": lambda each: ago(each["until_us"]),
+    "SESSION": lambda each: visible(each["statement"]["session"]),
+    "ARGUMENTS": lambda each: visible(dump(each["statement"]["args"])),
+}
+
+
+@command.command("leaves")
+@click.pass_obj
+def list_leaves(settings: Settings) -> None:
+    """List the changes that were allowed for a session at the approver, oldest first.
+
+    The columns: id, agent, call, who allowed it, whether it counts when text from outside is in the session,
+    for how many calls more, until when, session, arguments.
+    """
+    spare = ("UNTIL", "SESSION", "TAINTED")
+    none = "No change is allowed for a session."
+    listing(settings, settings.approver.call("Approver.Leaves"), _LEAVES, spare=spare, empty=none)
+
+
+@command.command("withdraw")
+@click.argument("leave", metavar="LEAVE")
+@click.pass_obj
+def withdraw(settings: Settings, leave: str) -> None:
+    """Ask about a change again that was allowed for a session at the approver."""
+    settings.approver.call("Approver.Withdraw", leave=leave)
+    told(settings, {"leave": leave}, f"Withdrawn: {visible(leave)}.", leave)
+
+
 def _state(found: dict[str, Any]) -> str:
     words = [found["state"]]
     if found["answered_by"] is not None:

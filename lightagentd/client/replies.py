@@ -82,7 +82,7 @@ TurnEvent = TypedDict("TurnEvent", {"type": Required[str], "session": Required[s
         "action": str, "effect": str, "decision": str, "args": Any, "stream": str, "result": str,
         "metadata": Any, "approval": str, "cwd": str, "preview": str, "rule": str, "reason": str,
         "expires_us": int, "volatile": bool, "digest": str, "confirm_within_s": int, "check": str,
-        "inverse": str, "may_answer": bool, "must_authenticate": bool, "state": str,
+        "inverse": str, "approver": str, "may_answer": bool, "must_authenticate": bool, "state": str,
         "answered_by": int | None, "note": str, "input": str, "question": str, "choices": list[str],
         "answer": str, "plan": Any, "task": str, "session_info": Any, "kept": int, "removed": int,
         "tokens_before": int, "tokens_after": int, "summarized_by": str, "total_tokens": int,

@@ -282,6 +282,16 @@ async def test_the_form_of_a_client_shows_what_would_run(
 # The approver itself
 
 
+def test_leaves_are_the_approvers(scripted_approver: ScriptedDaemon, lactl: Lactl) -> None:
+    leave = {"id": "leave_1", "statement": statement(session="ses_1").to_dict(), "by": 0, "tainted": False}
+    leave |= {"left": 50, "until_us": 1_763_772_000_000_000}
+    scripted_approver.answer("Approver.Leaves", {"leaves": [leave]})
+    scripted_approver.answer("Approver.Withdraw", {})
+    assert lactl("approvals", "leaves").out.startswith("leave_1\tops\tfile.write\troot\tnot then\t50\t")
+    assert lactl("approvals", "withdraw", "leave_1").status == 0
+    assert scripted_approver.parameters("Approver.Withdraw") == {"leave": "leave_1"}
+
+
 @pytest.fixture
 def scripted_approver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedDaemon]:
     """Says what a test has it say, such as what is wrong with it."""

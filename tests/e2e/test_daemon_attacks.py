@@ -140,9 +140,8 @@ def test_an_approval_is_there_and_back_at_once(honest: dict[str, Any]) -> None:
     spans_ms = honest["approvals_ms"]
     assert len(spans_ms) >= 20
     half = statistics.median(spans_ms)
-    print(
-        f"\nfrom the question at the approver to the command that runs: {half:.1f} ms (median of {len(spans_ms)}, with polkit)"
-    )
+    how_many = f"median of {len(spans_ms)}, with polkit"
+    print(f"\nfrom the question at the approver to the command that runs: {half:.1f} ms ({how_many})")
     print(f"a call that a rule allows, there and back: {statistics.median(honest['rules_ms']):.1f} ms")
     assert half < 1000
 

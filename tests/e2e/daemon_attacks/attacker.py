@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 _LIMIT_S = 20.0
@@ -37,7 +38,7 @@ def _connected(path: str, timeout_s: float = _LIMIT_S) -> socket.socket:
 
 def _replies(sock: socket.socket) -> list[Any]:
     """All replies to one call; the last one is None if the other end hung up before."""
-    received, found = b"", []
+    received, found = b"", list[Any]()
     while True:
         try:
             piece = sock.recv(1 << 16)
@@ -107,19 +108,17 @@ def call_os(name: str, args: list[Any]) -> Any:
 
 
 def read(path: str) -> str:
-    with open(path, "rb") as file:
-        return file.read().decode("latin-1")
+    return Path(path).read_bytes().decode("latin-1")
 
 
 def write(path: str, text: str, mode: int = 0o644) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.chmod(path, mode)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(text, encoding="utf-8")
+    Path(path).chmod(mode)
 
 
 def append(path: str, text: str) -> None:
-    with open(path, "a", encoding="utf-8") as file:
+    with Path(path).open("a", encoding="utf-8") as file:
         file.write(text)
 
 
@@ -155,18 +154,17 @@ def descriptors_of(pid: int) -> list[str]:
         try:
             whole = f"/proc/{pid}/{name}"
             if name == "fd":
-                os.listdir(whole)
+                [*Path(whole).iterdir()]
             elif name in ("cwd", "root"):
-                os.readlink(whole)
+                Path(whole).readlink()
             else:
                 os.close(os.open(whole, os.O_RDONLY))
             got.append(name)
         except OSError:
             pass
     pidfd = os.pidfd_open(pid)
-    for number in range(3, 12):
-        if libc.syscall(_PIDFD_GETFD, pidfd, number, 0) >= 0:
-            got.append(f"descriptor {number}")
+    for number in range(12):
+        got += [f"descriptor {number}"] * (libc.syscall(_PIDFD_GETFD, pidfd, number, 0) >= 0)
     if libc.ptrace(_PTRACE_SEIZE, pid, 0, 0) == 0:
         got.append("ptrace")
     try:
@@ -182,7 +180,7 @@ def take_over(path: str, text: str) -> Any:
     """Receive a connection that somebody passes at this place, and send a text on it."""
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(path)
-    os.chmod(path, 0o666)
+    Path(path).chmod(0o666)
     listening.listen()
     listening.settimeout(10)
     with listening, listening.accept()[0] as sock:
@@ -216,13 +214,10 @@ def as_setuid(path: str, text: str, argv: list[str]) -> str:
 def serve(path: str, answers: dict[str, list[Any]]) -> None:
     """Be the daemon for clients. An answer of a method is the next one of its list; the last one stays."""
     unserve(path)
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
+    Path(path).unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(path)
-    os.chmod(path, 0o666)
+    Path(path).chmod(0o666)
     listening.listen(64)
     _fakes[path] = listening
     threading.Thread(target=_accept, args=(listening, answers), daemon=True).start()
@@ -287,10 +282,7 @@ def _do(sock: socket.socket) -> None:
 
 def main() -> None:
     path = sys.argv[1]
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
+    Path(path).unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(path)
     listening.listen(64)

@@ -7,7 +7,6 @@ they see it, and the command runs. The span is from the question at the approver
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -20,7 +19,8 @@ TIMES = 25
 _ANSWERING = """
 import json, socket, sys, time
 def call(method, **parameters):
-    sock.sendall(json.dumps({"method": "org.lightagent1.Approver." + method, "parameters": parameters}).encode() + b"\\0")
+    message = {"method": "org.lightagent1.Approver." + method, "parameters": parameters}
+    sock.sendall(json.dumps(message).encode() + b"\\0")
     received = b""
     while not received.endswith(b"\\0"):
         received += sock.recv(1 << 16)
@@ -40,7 +40,7 @@ name = "honest"
 decision = "allow"
 tool = "bash"
 even_if_tainted = true
-exactly = { command = "date +%s%N", effect = "change" }
+exactly = { command = "date +%s%N", cwd = "/", effect = "change" }
 """
 
 
@@ -75,10 +75,11 @@ def main() -> None:
         for number in range(TIMES):
             said, _ = tool_call(f"date +%s%N; : {number}")
             spans.append((told_at_us(said) - int(answering.stdout.readline())) / 1000)
-    put(Path("/etc/lightagentd/policy.d/honest.toml"), RULE)
+    rule = Path("/etc/lightagentd/policy.d/honest.toml")
+    put(rule, RULE)
     systemctl("reload", "lightagentd.service")
     ruled = [tool_call("date +%s%N")[1] for _ in range(TIMES)]
-    os.unlink("/etc/lightagentd/policy.d/honest.toml")
+    rule.unlink()
     systemctl("reload", "lightagentd.service")
     print(
         json.dumps(

@@ -1,4 +1,4 @@
-"""Attacks with what runs without another question: what takes a change back, leaves, and the emergency stop."""
+"""Attacks with what runs without another question: ways back, leaves, and the end of the emergency stop."""
 
 from __future__ import annotations
 

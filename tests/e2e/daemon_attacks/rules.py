@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from .stage import Stage, attack, control, put, CONFIG
+from .stage import CONFIG, Stage, attack, control, put
 
 RULE = """
 [[rule]]
@@ -88,9 +88,7 @@ def trusted_with_taint(stage: Stage, mark: Path) -> None:
 
 @attack("change what an exact rule is about")
 def not_exactly(stage: Stage, mark: Path) -> None:
-    text = _rule(
-        mark, f'even_if_tainted = true\nexactly = {{ command = "true", cwd = "/", effect = "change" }}'
-    )
+    text = _rule(mark, 'even_if_tainted = true\nexactly = { command = "true", cwd = "/", effect = "change" }')
     with stage.rules(text.replace(f'args = {{ command = "touch {mark}*" }}\n', "")):
         stage.run(stage.touch(mark))
         stage.run(stage.command("true", args={"command": f"touch {mark}", "cwd": "/", "effect": "change"}))

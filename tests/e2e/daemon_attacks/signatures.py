@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -421,7 +420,7 @@ def daemons_restore(stage: Stage, mark: Path) -> bool:
     subprocess.run(["tar", "-C", str(STATE), "-xf", "/var/tmp/state.tar"], check=True)
     stage.ask("Retire")
     stage.run(wanted, grant)
-    os.unlink("/var/tmp/state.tar")
+    Path("/var/tmp/state.tar").unlink()
     return Path(f"{mark}-restored").read_text() != "\n"
 
 

@@ -1,4 +1,4 @@
-"""What attacks are made of: the two hands of the attacker, calls for change, people's answers, and effects."""
+"""What attacks are made of: the two hands of the attacker, calls for change, and people's answers."""
 
 from __future__ import annotations
 

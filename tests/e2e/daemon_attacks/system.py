@@ -1,13 +1,12 @@
-"""Attacks past the approver: files, sockets, units, the bus and programs of the system, as the daemon's user."""
+"""Attacks past the approver: files, sockets, units, the bus and the programs of the system."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from pathlib import Path
 
-from .stage import STATE, Stage, attack, control, systemctl
+from .stage import STATE, Stage, attack, control, systemctl, uid
 
 FOLDERS = (
     *("/etc/lightagentd", "/etc/lightagentd/policy.d", "/etc/lightagentd/tools", "/etc/systemd/system"),
@@ -28,8 +27,7 @@ def write_there(stage: Stage, mark: Path) -> bool:
     for folder in FOLDERS:
         for hand in (stage.unit, stage.free):
             answer = str(hand.write(path=f"{folder}/attacked.toml", text="x"))
-            if "Error" not in answer:
-                wrote.append(folder)
+            wrote += [folder] * ("Error" not in answer)
     stage.said.append(f"wrote: {wrote}")
     return bool(wrote)
 
@@ -212,12 +210,6 @@ def other_services(stage: Stage, mark: Path) -> bool:
             "0",
         ),
         (
-            "org.freedesktop.PackageKit",
-            "/org/freedesktop/PackageKit",
-            "org.freedesktop.PackageKit",
-            "CreateTransaction",
-        ),
-        (
             "org.freedesktop.DBus",
             "/org/freedesktop/DBus",
             "org.freedesktop.DBus",
@@ -227,16 +219,11 @@ def other_services(stage: Stage, mark: Path) -> bool:
             "LD_PRELOAD",
             "/run/lightagentd/x.so",
         ),
-        ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "ReloadConfig"),
     ]
-    allowed = []
+    allowed: list[str] = []
     for one in asked:
         for hand in (stage.unit, stage.free):
-            if stage.try_program(*BUS, *one, by=hand)["status"] == 0 and one[3] not in (
-                "ReloadConfig",
-                "CreateTransaction",
-            ):
-                allowed.append(one[3])
+            allowed += [one[3]] * (stage.try_program(*BUS, *one, by=hand)["status"] == 0)
     stage.said.append(f"allowed: {allowed}")
     now = Path("/etc/hostname").read_text() if Path("/etc/hostname").exists() else ""
     return bool(allowed) or now != host
@@ -252,12 +239,11 @@ def lingering(stage: Stage, mark: Path) -> bool:
             "org.freedesktop.login1.Manager",
             "SetUserLinger",
         )
-        stage.try_program(*BUS, *argv, "ubb", str(os.stat(STATE).st_uid), "true", "false", by=hand)
-    uid = os.stat(STATE).st_uid
+        stage.try_program(*BUS, *argv, "ubb", str(uid("lightagent")), "true", "false", by=hand)
     time.sleep(0.3)
     came = (
         Path("/var/lib/systemd/linger/lightagent").exists()
-        or systemctl("is-active", f"user@{uid}.service") == "active"
+        or systemctl("is-active", f"user@{uid('lightagent')}.service") == "active"
     )
     subprocess.run(["loginctl", "disable-linger", "lightagent"], capture_output=True, check=False)
     return came
@@ -284,8 +270,7 @@ def into_a_cgroup(stage: Stage, mark: Path) -> bool:
     pid = str(stage.free.call_os(name="getpid", args=[]))
     for procs in Path("/sys/fs/cgroup").rglob("cgroup.procs"):
         if "lightagent" in str(procs) or procs.parent.name in ("init.scope", "user.slice", "cgroup"):
-            if "Error" not in str(stage.free.append(path=str(procs), text=pid)):
-                moved.append(str(procs))
+            moved += [str(procs)] * ("Error" not in str(stage.free.append(path=str(procs), text=pid)))
     stage.said.append(f"moved: {moved[:3]}")
     return bool(moved)
 

@@ -114,6 +114,11 @@ class Leave:
                 "Only a call of a turn that a person began is allowed for a session.",
                 suggestion="Allow it once.",
             )
+        if answered.is_tainted and not tainted:
+            raise Conflict(
+                "Text from outside is in this session, and a leave does not count then.",
+                suggestion="Allow it once; or say that this is meant: --session --tainted",
+            )
         if answered.is_secret or len(canonical(asked.args)) > LEAVE_CHARS:
             raise Conflict(
                 "A call that holds a secret, or is very long, is not allowed for a session.",
@@ -152,7 +157,10 @@ def checked(
     """
     if not _ID.fullmatch(request_id) or not isinstance(said, dict):
         raise InvalidArgument("It is no request.")
-    texts = [json.dumps(one) for one in (statement, said)]
+    try:
+        texts = [canonical(one) for one in (statement, said)]
+    except (TypeError, ValueError, RecursionError) as err:
+        raise InvalidArgument("It holds what JSON cannot.") from err
     if len(texts[0]) > STATEMENT_CHARS or len(texts[1]) > SAID_CHARS:
         raise MessageTooLarge("The call is larger than what a person can be asked about.")
     if expires_us <= now_us:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, NamedTuple
 
 from lightagentd.text.readable import LONG_CHARS, LONG_LINES, is_latin, is_seen, misleads, warnings
@@ -48,20 +48,21 @@ class Line(NamedTuple):
     text: str
 
 
-def lines(request: Mapping[str, Any], *, whole: bool = True) -> list[Line]:
-    """A request as the approver gives it (`approver.requests.Request.to_dict`); all of it is in the lines.
+def lines(request: Mapping[str, Any], *, whole: bool = True, secret: Collection[str] = ()) -> list[Line]:
+    """A request as the approver gives it (`approver.request.Request.to_dict`); all of it is in the lines.
 
-    Not `whole`, the middle of long texts is left out, and arguments that the daemon calls secret: each such
-    place is a line of the kind `folded`. Show all to whoever wants to see it before they answer.
+    Not `whole`, the middle of long texts is left out, and arguments that are `secret`: each such place is a
+    line of the kind `folded`. Show all to whoever wants to see it before they answer. What is secret is for
+    the tool's own file to say, that with the `tool_sha256` of the statement: the daemon could call any
+    argument so.
     """
     statement, said = dict(request["statement"]), dict(request["said"])
-    secret = () if whole else tuple(map(str, said.pop("hidden", ())))
     args = statement.pop("args")
     first = [f"{name}: {visible(str(statement.pop(name)))}" for name in _CALL]
     terms = {name: value for name in _TERMS if (value := statement.pop(name))}
     word = {name: statement.pop(name) for name in _WORD}
     found = [Line("call", text) for text in first]
-    found += _folded(_args(args, secret, whole=whole), _ALL_LINES, whole=whole)
+    found += _folded(_args(args, () if whole else secret, whole=whole), _ALL_LINES, whole=whole)
     for name, value in {**terms, **statement}.items():
         if value or name == "call_id":
             found += _value("value", _TERMS.get(name, name), value, whole=whole)
@@ -101,12 +102,12 @@ def _code(char: str) -> str:
     return f"<U+{ord(char):04X}>"
 
 
-def _args(args: Mapping[str, Any], secret: tuple[str, ...], *, whole: bool) -> list[Line]:
+def _args(args: Mapping[str, Any], secret: Collection[str], *, whole: bool) -> list[Line]:
     found = []
     for name in sorted(args):
         if name in secret:
             text = args[name] if isinstance(args[name], str) else json.dumps(args[name])
-            shown = f"{_named(name)}: … {_count(text)}, a secret as {_DAEMON}: not shown here …"
+            shown = f"{_named(name)}: … {_count(text)}, a secret: not shown here …"
             found.append(Line("folded", shown))
         else:
             found += _value("value", _named(name), args[name], whole=whole)

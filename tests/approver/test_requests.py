@@ -119,6 +119,8 @@ def test_a_statement_has_bounds(
 
 def test_ids_times_and_what_is_said_have_bounds(opened: Callable[[], Requests]) -> None:
     requests = opened()
+    with pytest.raises(InvalidArgument):
+        requests.add("apr_1", call(), {"preview": float("nan")}, soon_us())
     for wrong in ("", "apr 1", "../x", "x" * 100, "apr_\u202e"):
         with pytest.raises(InvalidArgument):
             requests.add(wrong, call(), SAID, soon_us())
@@ -347,7 +349,9 @@ def test_not_every_call_can_have_a_leave(opened: Callable[[], Requests]) -> None
         {"session": ""},
         {"trigger": "nightly"},
         {"args": {"content": "x" * 9000}},
-        {"said": {"hidden": ["unit"]}},
+        {"said": {"tainted": False, "hidden": ["unit"]}},
+        {"said": {"tainted": True}},
+        {"said": {}},
     )
     for number, changes in enumerate(wrong):
         found = add(requests, number, **changes)

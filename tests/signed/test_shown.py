@@ -44,8 +44,11 @@ OTHERS: tuple[dict[str, Any], ...] = (
 )
 
 
-def shown(statement: Statement, *, whole: bool = True, **said: Any) -> list[Line]:
-    return lines({"statement": statement.to_dict(), "said": said, "digest": "-"}, whole=whole)
+def shown(
+    statement: Statement, *, whole: bool = True, secret: tuple[str, ...] = (), **said: Any
+) -> list[Line]:
+    found = {"statement": statement.to_dict(), "said": said, "digest": "-"}
+    return lines(found, whole=whole, secret=secret)
 
 
 def test_everything_that_is_signed_is_on_the_screen() -> None:
@@ -96,14 +99,13 @@ def test_what_is_cut_is_counted_and_can_be_opened() -> None:
         {"command": "rm", "password": "abc"},
     ):
         statement = replace(PLAIN, args=args)
-        cut = shown(statement, whole=False, hidden=["password"])
+        cut = shown(statement, whole=False, secret=("password",))
         left_out = [text for kind, text in cut if kind == "folded"]
         assert len(left_out) == 1
         assert sum(len(text) for _, text in cut) < 6000
-        assert "folded" not in {kind for kind, _ in shown(statement, hidden=["password"])}
-    assert left_out == [
-        "password: … 1 lines with 3 characters, a secret as the daemon says: not shown here …"
-    ]
+        assert "folded" not in {kind for kind, _ in shown(statement, secret=("password",))}
+        assert not args.get("password") or "abc" in str(shown(statement, whole=False, hidden=["password"]))
+    assert left_out == ["password: … 1 lines with 3 characters, a secret: not shown here …"]
     assert "84 lines" in str(shown(replace(PLAIN, args={"command": command}), whole=False))
 
 

@@ -121,7 +121,7 @@ def kit_by_links(stage: Stage, mark: Path) -> None:
     for kit in ways:
         wanted = stage.statement("evil", "go", {}, kit=kit)
         stage.run(wanted, stage.granted(wanted))
-        stage.ask("Retire")
+    stage.ask("Retire")
 
 
 @attack("the same with a server of a kit, whose file names a program")
@@ -182,7 +182,6 @@ def kit_of_another_agent(stage: Stage, mark: Path) -> None:
     )
     with stage.rules(ALLOWED):
         for kit in (other, elsewhere):
-            stage.ask("Retire")
             stage.run(stage.statement("deploying", "go", {}, kit=str(kit)))
     for folder in (own / "tools", other / "tools", elsewhere):
         _remove(folder)

@@ -106,7 +106,7 @@ def flood_of_connections(stage: Stage, mark: Path) -> bool:
 def race_of_restarts(stage: Stage, mark: Path) -> None:
     wanted = stage.touch(mark)
     request = stage.register(wanted)
-    for _ in range(3):
+    for _ in range(2):
         restarting = subprocess.Popen(["systemctl", "restart", "lightagent-approver.service"])
         for _ in range(4):
             stage.unit.send(path=PEOPLE, text=_message(request, wanted.digest), limit_s=2.0)

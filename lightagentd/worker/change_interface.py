@@ -87,7 +87,7 @@ class ChangeInterface(VarlinkInterface, name="org.lightagent1.Worker"):
                     effect=asked.effect,
                     scratch=worker.make_scratch(asked.call_id),
                     timeout_s=asked.timeout_s,
-                    expected=asked.expected | permit.given,
+                    expected=permit.expected | permit.given,
                 )
                 async for event in worker.run(found, checked, running, whose):
                     if event["kind"] in LAST:

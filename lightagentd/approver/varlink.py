@@ -139,12 +139,6 @@ class RequestsInterface(VarlinkInterface, name="org.lightagent1.ApproverRequests
         with _told():
             self._requests.lapse(approval)
 
-    @varlinkmethod(allow_foreign=True)
-    async def EndSession(self, *, session: str) -> None:
-        """What was allowed for a session counts no more."""
-        with _told():
-            self._requests.end_session(session)
-
     @varlinkmethod(return_parameter="panic", allow_foreign=True)
     async def Panic(self, *, reason: str | None = None) -> Any:
         """Sign nothing any more, until a person ends that at the approver itself."""

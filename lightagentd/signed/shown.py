@@ -28,7 +28,7 @@ _TERMS = {
     "check": "unless this command ends with 0",
     "inverse": "taken back by",
 }
-_WORD = ("owner", "session", "trigger")
+_WORD = ("owner", "session", "trigger", "above")
 """Fields of the statement that nobody but the daemon knows."""
 _SAID = ("chain", "tainted", "rule", "reason", "trace_id", "preview")
 """In this order; others follow by their names."""
@@ -60,7 +60,7 @@ def lines(request: Mapping[str, Any], *, whole: bool = True, secret: Collection[
     args = statement.pop("args")
     first = [f"{name}: {visible(str(statement.pop(name)))}" for name in _CALL]
     terms = {name: value for name in _TERMS if (value := statement.pop(name))}
-    word = {name: statement.pop(name) for name in _WORD}
+    word = {name: statement.pop(name) for name in _WORD if name in statement}
     found = [Line("call", text) for text in first]
     found += _folded(_args(args, () if whole else secret, whole=whole), _ALL_LINES, whole=whole)
     for name, value in {**terms, **statement}.items():
@@ -68,7 +68,7 @@ def lines(request: Mapping[str, Any], *, whole: bool = True, secret: Collection[
             found += _value("value", _TERMS.get(name, name), value, whole=whole)
     said = {name: said.pop(name) for name in _SAID if name in said} | dict(sorted(said.items()))
     for name, value in {**word, **said}.items():
-        if value or name in _WORD:
+        if value or name == "owner":
             found += _value("said", f"{_DAEMON}: {name}", value, whole=whole)
     found += [Line("warning", text) for text in _warnings(args | terms)]
     return [*found, Line("value", f"digest: {visible(str(request['digest']))}")]

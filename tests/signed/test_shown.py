@@ -36,6 +36,7 @@ OTHERS: tuple[dict[str, Any], ...] = (
     {"session": "ses_1"},
     {"owner": 1000},
     {"trigger": "nightly"},
+    {"above": ["web"]},
     {"kit": "/etc/lightagentd/agents/ops"},
     {"expected": {"sha256": "cd" * 32}},
     {"confirm_within_s": 60},

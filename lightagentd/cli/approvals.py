@@ -21,7 +21,7 @@ from lightagentd.cli.rules import write_rule
 from lightagentd.cli.short_id import Ids
 from lightagentd.cli.terminal import BOLD, is_terminal, style
 from lightagentd.cli.when import ago, moment
-from lightagentd.client.approver import question_of
+from lightagentd.client.approver import Question, question_of, without_request
 from lightagentd.config.terms import words as confirm_words
 from lightagentd.errors import (
     ApprovalMismatch,
@@ -97,7 +97,7 @@ def _compared_one(found: dict[str, Any], request: dict[str, Any] | None) -> dict
         return {**found, "problem": "The approver has no such question."}
     left_out = {} if found["args"] else {"args": request["statement"]["args"]}
     try:
-        question = question_of({**found, **left_out}, request)
+        question = question_of({**without_request(found), **left_out}, request)
     except ApprovalMismatch as err:
         return {**found, "problem": err.message}
     return {name: one for name, one in question.items() if name != "request"}
@@ -123,7 +123,7 @@ _COLUMNS: Columns = {
 
 @command.command("show")
 @click.argument("approval", metavar="ID", shell_complete=approval_ids)
-@click.option("--whole", is_flag=True, help="Fold nothing: long texts, and what is called a secret.")
+@click.option("--whole", is_flag=True, help="Fold nothing.")
 @click.pass_obj
 def show(settings: Settings, approval: str, whole: bool) -> None:
     """Show one question: everything that would run, and what it would change.
@@ -137,7 +137,7 @@ def show(settings: Settings, approval: str, whole: bool) -> None:
     if as_json(settings, found):
         return
     say(style(found["id"], BOLD), f"  {visible(found['agent'])}  {_state(found)}")
-    for line in question_lines(found, folded="request" in found and not whole):
+    for line in question_lines(found, folded=isinstance(found, Question) and not whole):
         say(line)
     if found["state"] == "waiting" and is_terminal():
         say(how_to_answer(found))

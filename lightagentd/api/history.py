@@ -93,8 +93,8 @@ class Compacted:
 @dataclass(frozen=True, kw_only=True)
 class Removal:
     """What was removed from the history, as the event `seq` says: events from `first_seq` to `last_seq` by
-    retention, or the data of a session's events with `rows` of state by kind. `by` is a uid, or null for
-    the daemon itself.
+    retention, or the data of a session's events with so many `rows` of these `states`. `by` is a uid, or
+    null for the daemon itself.
     """
 
     seq: int
@@ -105,7 +105,8 @@ class Removal:
     first_seq: int
     last_seq: int
     events: int
-    rows: dict[str, int]
+    rows: int
+    states: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)

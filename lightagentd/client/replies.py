@@ -228,7 +228,7 @@ PrunedReply = TypedDict("PrunedReply", {"pruned": Pruned})
 Compacted = TypedDict("Compacted", {"bytes_before": int, "bytes_after": int})
 HistoryCompactedReply = TypedDict("HistoryCompactedReply", {"compacted": Compacted})
 Removal = TypedDict("Removal", {"seq": int, "time_us": int, "by": int | None, "reason": str, "session": str,
-        "first_seq": int, "last_seq": int, "events": int, "rows": dict})
+        "first_seq": int, "last_seq": int, "events": int, "rows": int, "states": list[str]})
 Verification = TypedDict("Verification", {"ok": bool, "events": int, "first_bad_seq": int, "reason": str,
         "head_seq": int, "head_hash": str, "first_seq": int, "began": str, "kept": int, "erased": int,
         "checkpoints": int, "key": str, "trusted": bool, "covered_seq": int, "index_entries": int,

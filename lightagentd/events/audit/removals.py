@@ -1,13 +1,13 @@
 """What was removed from the history, when and by whom, as the events about that say.
 
 An event `pruned` says it of events that retention removed, and `session.deleted` of the data of a session's
-events and of the rows of state that went with it. So an event that is not there is explained, and not missing.
+events and of the rows of state that went with it. So an event that is not there is explained, not missing.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,8 +34,10 @@ class Removal:
     """The removed events, where it was no session; some of them may have been kept."""
     events: int = 0
     """How many events were removed, or lost their data."""
-    rows: dict[str, int] = field(default_factory=dict)
-    """How many rows of state were removed, by state."""
+    rows: int = 0
+    """How many rows of state were removed."""
+    states: tuple[str, ...] = ()
+    """Of which states."""
 
     @property
     def sentence(self) -> str:
@@ -75,7 +77,8 @@ class Removals:
     def deletion(self, event: Event) -> None:
         """A session was deleted."""
         data = event.data or {}
-        rows = data.get("erased_rows")
+        erased = data.get("erased_rows")
+        counts = erased if isinstance(erased, dict) else {}
         self._add(
             Removal(
                 seq=event.seq,
@@ -84,9 +87,8 @@ class Removals:
                 reason=text_in(data, "reason")[:200],
                 session=event.session,
                 events=_number(data, "erased_events") or 0,
-                rows={str(state): count for state, count in rows.items() if type(count) is int}
-                if isinstance(rows, dict)
-                else {},
+                rows=sum(count for count in counts.values() if type(count) is int),
+                states=tuple(map(str, counts)),
             )
         )
 

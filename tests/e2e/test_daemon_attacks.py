@@ -92,15 +92,22 @@ def came(service: Machine, honest: dict[str, Any]) -> Iterator[dict[str, dict[st
             service.run(["systemctl", "restart", UNIT], timeout_s=60)
             service.run([*outside, "/usr/bin/python3", "-I", f"{CODE}/daemon_attacks/attacker.py", OUTSIDE])
             argv = ["env", f"PYTHONPATH={CODE}", "python3", "-m", "daemon_attacks.director", IN_UNIT, OUTSIDE]
+            before_s = _cpu_s(service)
             printed = service.run(argv, timeout_s=400).stdout
             outcomes = [json.loads(line) for line in printed.splitlines()]
-            print(table(outcomes), file=sys.stderr)
+            print(table(outcomes), f"CPU: {_cpu_s(service) - before_s:.0f} s", sep="\n", file=sys.stderr)
             yield {one["name"]: one for one in outcomes}
         finally:
             service.run(["systemctl", "stop", "e2e-outside.service"], check=False)
             service.run(["systemctl", "stop", UNIT])
             service.run(["sh", "-c", "rm -rf /run/lightagentd/* /var/lib/lightagentd/kits/*"])
     service.run(["systemctl", "start", UNIT], timeout_s=60)
+
+
+def _cpu_s(machine: Machine) -> float:
+    """What the whole machine has used."""
+    [used] = [line for line in (machine.cgroup / "cpu.stat").read_text().splitlines() if "usage_usec" in line]
+    return int(used.split()[1]) / 1e6
 
 
 def table(outcomes: list[dict[str, Any]]) -> str:
@@ -143,6 +150,8 @@ def test_an_approval_is_there_and_back_at_once(honest: dict[str, Any]) -> None:
     how_many = f"median of {len(spans_ms)}, with polkit"
     print(f"\nfrom the question at the approver to the command that runs: {half:.1f} ms ({how_many})")
     print(f"a call that a rule allows, there and back: {statistics.median(honest['rules_ms']):.1f} ms")
+    looked = statistics.median(honest["refused_ms"])
+    print(f"what the worker looks at, for a call that it refuses, and its record: {looked:.2f} ms")
     assert half < 1000
 
 

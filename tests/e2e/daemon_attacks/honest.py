@@ -12,8 +12,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
-from .stage import CONTROL, PEOPLE, put, systemctl
+from .stage import CONTROL, PEOPLE, WORKERS, Hand, Stage, put, systemctl
 
 TIMES = 25
 _ANSWERING = """
@@ -44,21 +45,38 @@ exactly = { command = "date +%s%N", cwd = "/", effect = "change" }
 """
 
 
-def tool_call(command: str) -> tuple[str, float]:
-    """What a shell command of ops for change prints, and how long it takes in milliseconds."""
-    args = {"command": command, "effect": "change"}
-    message = {"method": "org.lightagent1.Tools.Call", "more": True}
-    parameters = {"agent": "ops", "tool": "bash", "action": "exec", "args": args}
+def exchange(
+    path: str, method: str, parameters: dict[str, Any], ends: tuple[bytes, ...]
+) -> tuple[str, float]:
+    """What a call is answered with, and how long that takes in milliseconds."""
+    message = {"method": method, "more": True, "parameters": parameters}
     began = time.monotonic()
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(30)
-        sock.connect(CONTROL)
-        sock.sendall(json.dumps({**message, "parameters": parameters}).encode() + b"\0")
+        sock.connect(path)
+        sock.sendall(json.dumps(message).encode() + b"\0")
         received = b""
-        while b'"tool_result"' not in received and b'"error"' not in received:
+        while not any(end in received for end in ends):
             received += sock.recv(1 << 16)
         took_ms = (time.monotonic() - began) * 1000
     return received.decode(), took_ms
+
+
+def tool_call(command: str) -> tuple[str, float]:
+    """A shell command of ops for change, by the daemon."""
+    args = {"command": command, "effect": "change"}
+    parameters = {"agent": "ops", "tool": "bash", "action": "exec", "args": args}
+    return exchange(CONTROL, "org.lightagent1.Tools.Call", parameters, (b'"tool_result"', b'"error"'))
+
+
+def refused_ms() -> float:
+    """How long the worker takes to look at a call that it then refuses, and to say so in its record."""
+    stage = Stage(Hand(""), Hand(""))
+    parameters = {"call": stage.call(stage.command("true")), "context": {}}
+    path = f"{WORKERS}/change@ops.sock"
+    said, took_ms = exchange(path, "org.lightagent1.Worker.Call", parameters, (b'"error"',))
+    assert "ApprovalRequired" in said, said
+    return took_ms
 
 
 def told_at_us(said: str) -> float:
@@ -80,12 +98,14 @@ def main() -> None:
     systemctl("reload", "lightagentd.service")
     ruled = [tool_call("date +%s%N")[1] for _ in range(TIMES)]
     rule.unlink()
+    looked = [refused_ms() for _ in range(2 * TIMES)]
     systemctl("reload", "lightagentd.service")
     print(
         json.dumps(
             {
                 "approvals_ms": spans[1:],
                 "rules_ms": ruled[1:],
+                "refused_ms": looked[1:],
                 "approver_mib": _memory(),
                 "exposures": _exposures(),
             }

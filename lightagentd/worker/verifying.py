@@ -113,8 +113,7 @@ class Verifier:
         self.agent = agent
         self.witness = Witness(agent, state, journal)
         self._state, self._config, self._approver = state, config, approver
-        self._numbers: Numbers | None = None
-        self._promises: Promises | None = None
+        self._kept = _Kept(state)
         self._rules = OwnRules(config)
 
     def check_place(self, tool: str, kit: str, shared: Path | None) -> None:
@@ -189,16 +188,16 @@ class Verifier:
         """The promise that a call goes on, with the question that it asked, and the answer that is signed.
         Raises PolicyDenied, StorageError.
         """
-        with self._kept():
-            rest = self._open_promises().rest_of(call.call_id, _digest_of_rest(statement), resumed["state"])
+        with self._kept as kept:
+            rest = kept.promises.rest_of(call.call_id, _digest_of_rest(statement), resumed["state"])
         if call.expected != {GOES_ON: {"question": rest["question"], "answer": resumed["answer"]}}:
             raise PolicyDenied(f"The call {call.call_id} does not go on: that is not what it asked.")
         return rest
 
     def _take_back(self, call: Call, action: Action, args: dict[str, Any]) -> None:
         """Use up a promise to take a change back. Raises PolicyDenied, InvalidArgument, StorageError."""
-        with self._kept():
-            promises = self._open_promises()
+        with self._kept as kept:
+            promises = kept.promises
             back = promises.back_of(call.takes_back)
             same = (back["tool"], back["action"]) == (call.tool, call.action)
             if not same or check_args(action, back["args"]).model_dump(mode="json") != args:
@@ -213,11 +212,15 @@ class Verifier:
         LimitExceeded.
         """
         if event["kind"] == "asked":
-            with self._kept():
+            with self._kept as kept:
                 call_id, digest = permit.statement.call_id, _digest_of_rest(permit.statement)
-                self._open_promises().promise_rest(call_id, digest, event, permit.expected)
+                kept.promises.promise_rest(call_id, digest, event, permit.expected)
         elif taken := permit.by.get("takes_back"):
             self._forget_promise(promised.BACK, taken)
+
+    def keep(self, call_id: str) -> None:
+        """A change has been confirmed. Raises StorageError."""
+        self._forget_promise(promised.BACK, call_id)
 
     async def _tell_begun(self, permit: Permit) -> None:
         """Raises WorkerUnavailable, StorageError; then the call does not run."""
@@ -247,8 +250,8 @@ class Verifier:
             self._forget_promise(promised.BACK, permit.statement.call_id)
 
     def _forget_promise(self, kind: promised.Kind, call_id: str) -> None:
-        with self._kept():
-            self._open_promises().over(kind, call_id)
+        with self._kept as kept:
+            kept.promises.over(kind, call_id)
 
     async def _promise_back(self, call: Call, args: dict[str, Any], terms: Terms, before: Before) -> None:
         """Raises Conflict, InvalidArgument, StorageError."""
@@ -257,8 +260,8 @@ class Verifier:
             back = ways.way_back(terms, call.tool, call.action, call.call_id, args, found)
         except (ValueError, KeyError, TypeError) as err:
             raise InvalidArgument(f"The inverse call cannot be made: {err}.", field="inverse") from err
-        with self._kept():
-            self._open_promises().promise_back(call.call_id, back, terms.within_s)
+        with self._kept as kept:
+            kept.promises.promise_back(call.call_id, back, terms.within_s)
 
     def _statement(self, call: Call, args: dict[str, Any], tool_sha256: str) -> Statement:
         return Statement(
@@ -335,20 +338,9 @@ class Verifier:
                 f"What is about to run is not what was approved: {call.tool}.{call.action}.",
                 suggestion="Nothing was run. If the tool's file has changed: lactl reload, and ask again.",
             )
-        with self._kept():
-            if self._numbers is None:
-                self._numbers = Numbers(self._state)
-            self._numbers.use(grant, call.call_id)
+        with self._kept as kept:
+            kept.numbers.use(grant, call.call_id)
         return grant
-
-    def _open_promises(self) -> Promises:
-        """Raises StorageError."""
-        if self._promises is None:
-            self._promises = Promises(self._state)
-        return self._promises
-
-    def _kept(self) -> _Reopening:
-        return _Reopening(self)
 
     def _public(self) -> list[bytes]:
         """Raises WorkerUnavailable."""
@@ -361,29 +353,46 @@ class Verifier:
             ) from err
 
     def close(self) -> None:
-        self.forget()
+        self._kept.close()
         self.witness.close()
 
-    def forget(self) -> None:
-        """Read what is kept on the disk again when it is needed next."""
-        for kept in (self._numbers, self._promises):
-            if kept is not None:
-                kept.close()
-        self._numbers = self._promises = None
 
+class _Kept:
+    """What one worker keeps on the disk. It is read when it is first needed, and again after a block in which
+    that failed: somebody may have mended the disk.
+    """
 
-class _Reopening:
-    """A block after whose StorageError what is kept is read anew, once somebody has mended the disk."""
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._numbers: Numbers | None = None
+        self._promises: Promises | None = None
 
-    def __init__(self, verifier: Verifier) -> None:
-        self._verifier = verifier
+    @property
+    def numbers(self) -> Numbers:
+        """Raises StorageError."""
+        if self._numbers is None:
+            self._numbers = Numbers(self._folder)
+        return self._numbers
 
-    def __enter__(self) -> None:
-        return None
+    @property
+    def promises(self) -> Promises:
+        """Raises StorageError."""
+        if self._promises is None:
+            self._promises = Promises(self._folder)
+        return self._promises
+
+    def __enter__(self) -> _Kept:
+        return self
 
     def __exit__(self, _kind: object, err: BaseException | None, _trace: object) -> None:
         if isinstance(err, StorageError):
-            self._verifier.forget()
+            self.close()
+
+    def close(self) -> None:
+        for one in (self._numbers, self._promises):
+            if one is not None:
+                one.close()
+        self._numbers = self._promises = None
 
 
 def _told(statement: Statement) -> dict[str, Any]:

@@ -242,11 +242,18 @@ async def test_an_undo_is_signed_with_what_it_puts_back(worker: Verified) -> Non
     assert not (worker.base / "files/undo").exists()
 
 
-async def test_a_change_is_not_taken_back_before_its_time(worker: Verified) -> None:
+async def test_a_change_is_not_taken_back_before_its_time_nor_once_it_is_confirmed(worker: Verified) -> None:
     call = replace(worker.write("early"), terms=NO_TERMS | {"confirm_within_s": 60})
     await worker.run(call, signed=worker.signed(call))
     back = worker.call("file.undo", call_id=call.call_id)
     with pytest.raises(PolicyDenied, match=r"time to confirm .* is not over"):
+        await worker.run(back, takes_back=call.call_id)
+    call = replace(worker.write("early"), terms=NO_TERMS | {"confirm_within_s": 1})
+    await worker.run(call, signed=worker.signed(call))
+    async with worker.connected() as connection:
+        await connection.call("org.lightagent1.Worker.Keep", call_id=call.call_id)
+    back = worker.call("file.undo", call_id=call.call_id)
+    with pytest.raises(PolicyDenied, match="is there to be taken back"):
         await worker.run(back, takes_back=call.call_id)
     (worker.base / "files/early").unlink()
 

@@ -9,15 +9,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import pwd
 import signal
 import socket
 import sys
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from asyncvarlink import VarlinkInterface
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from lightagentd.approver.answering import Answering
+from lightagentd.approver.dbus import ApproverObject
+from lightagentd.approver.records import Records
 from lightagentd.approver.requests import Requests
 from lightagentd.approver.varlink import ApproverInterface, RequestsInterface
 from lightagentd.control.authz import Authority, Caller
@@ -25,14 +31,32 @@ from lightagentd.control.bus_link import BusLink
 from lightagentd.control.polkit import Polkit
 from lightagentd.control.seats import Seats
 from lightagentd.errors import LightagentError
+from lightagentd.events.journal.journal_socket import JournalSocket
 from lightagentd.host import libc, systemd
 from lightagentd.host.atomic_file import write_whole
 from lightagentd.host.kept_key import kept_key
+from lightagentd.policy.panic import Panic
+from lightagentd.varlink.bounds import Bounds
 from lightagentd.varlink.server import Peer, VarlinkServer
 
 _log = logging.getLogger(__name__)
 
 KEY, PUBLIC = "key", "public"
+DAEMON_USER = "lightagent"
+_MIB = 1 << 20
+PEOPLE = Bounds(
+    connections_per_user=16,
+    waiting_bytes=12 * _MIB,
+    waiting_bytes_per_user=6 * _MIB,
+    reserved_bytes=6 * _MIB,
+    privileged=frozenset({0}),
+)
+"""A list of all that waits has 6 MiB at most (`requests.WEIGHT_BYTES`)."""
+
+
+def of_daemon(users: frozenset[int]) -> Bounds:
+    """The daemon waits for each request on a connection of its own, and answers to nobody else."""
+    return Bounds(waiting_bytes=4 * _MIB, reserved_bytes=0, reserved_connections=0, privileged=users)
 
 
 def signing_key(folder: Path) -> Ed25519PrivateKey:
@@ -47,35 +71,77 @@ def signing_key(folder: Path) -> Ed25519PrivateKey:
 
 
 async def serve(folder: Path, people: socket.socket, daemon: socket.socket, bus: str = "system") -> None:
-    """Serve until SIGTERM. Raises LightagentError, OSError."""
-    requests = Requests(folder, signing_key(folder))
-    link = BusLink(bus)
+    """Serve until SIGTERM. Without a `bus` there is no polkit, and /proc says where callers run. Raises
+    LightagentError, OSError.
+    """
+    key, panic = signing_key(folder), Panic(folder, mode=0o644)
+    panic.load()
+    requests = Requests(folder, key, panic)
+    link, records = BusLink(bus), Records(key, JournalSocket(blocking=False))
     polkit = Polkit(link)
-    answering = Answering(requests, Authority(polkit), Seats(link))
+    answering = Answering(requests, Authority(polkit), Seats(link if bus else None), panic)
+    on_bus = ApproverObject(link, answering, panic)
+    link.on_connect(on_bus.connected)
+    if requests.last is not None:
+        records.write(requests.last)
+    requests.heard += [records.write, on_bus.changed]
 
-    def for_people(peer: Peer) -> list[ApproverInterface]:
+    def status() -> dict[str, Any]:
+        problems = [on_bus.problem, f"{records.lost} records are lost." if records.lost else ""]
+        return {
+            "panic": None if panic.stop is None else asdict(panic.stop),
+            "waiting": len(requests.waiting()),
+            "leaves": len(requests.leaves()),
+            "public": (folder / PUBLIC).read_bytes().hex(),
+            "problems": [one for one in problems if one],
+        }
+
+    def for_people(peer: Peer) -> list[VarlinkInterface]:
         caller = Caller(uid=peer.uid, gid=peer.gid, pid=peer.pid, groups=peer.groups, process=peer.process)
-        return [ApproverInterface(answering, caller)]
+        return [ApproverInterface(answering, caller, status)]
 
+    mine = daemons()
+
+    def for_daemon(peer: Peer) -> list[VarlinkInterface]:
+        return [RequestsInterface(requests, panic)] if peer.uid in mine else []
+
+    product = "lightagent-approver"
     servers = [
-        VarlinkServer([people], for_people, product="lightagent-approver"),
-        VarlinkServer([daemon], lambda _: [RequestsInterface(requests)], product="lightagent-approver"),
+        VarlinkServer([people], for_people, product=product, max_connections=128, bounds=PEOPLE),
+        VarlinkServer([daemon], for_daemon, product=product, max_connections=300, bounds=of_daemon(mine)),
     ]
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     await link.start()
-    for server in servers:
-        server.start()
-    systemd.notify("READY=1")
+    signals = asyncio.create_task(on_bus.run(), name="bus signals")
     try:
-        await stop.wait()
+        await _until_stopped(servers)
     finally:
         for server in servers:
             await server.close()
+        signals.cancel()
+        await asyncio.wait([signals])
         await polkit.close()
+        await on_bus.close()
         await link.close()
+        records.close()
         requests.close()
+
+
+async def _until_stopped(servers: list[VarlinkServer]) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    for server in servers:
+        server.start()
+    systemd.notify("READY=1")
+    await stop.wait()
+
+
+def daemons() -> frozenset[int]:
+    """The users whose programs may ask: root and the daemon's."""
+    try:
+        return frozenset({0, pwd.getpwnam(DAEMON_USER).pw_uid})
+    except KeyError:
+        return frozenset({0})
 
 
 def _sockets() -> dict[str, socket.socket]:
@@ -100,7 +166,9 @@ def main() -> None:
     try:
         asyncio.run(serve(Path(folder), sockets["approve"], sockets["daemon"]))
     except (LightagentError, OSError, ValueError) as err:
-        sys.exit(f"lightagent-approver: {err}")
+        said = " ".join(filter(None, (str(err), getattr(err, "suggestion", ""))))
+        systemd.notify(f"STATUS={said}")
+        sys.exit(f"lightagent-approver: {said}")
 
 
 if __name__ == "__main__":

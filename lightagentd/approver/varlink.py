@@ -1,17 +1,29 @@
 """The Varlink interfaces of the approver: one for people, one for the daemon alone."""
 
 # No `from __future__ import annotations` here: asyncvarlink reads the annotations of each method.
-import json
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from asyncvarlink import VarlinkInterface, varlinkmethod
 
-from lightagentd.approver.answering import Answering
-from lightagentd.approver.requests import SAID_CHARS, STATEMENT_CHARS, Requests
+from lightagentd.approver.answering import Answering, stop
+from lightagentd.approver.requests import Requests
 from lightagentd.control.authz import Caller
-from lightagentd.errors import InvalidArgument, LightagentError, MessageTooLarge
-from lightagentd.signed.statement import Statement
+from lightagentd.errors import LightagentError
+from lightagentd.policy.panic import Panic
 from lightagentd.varlink.server import error_reply
+
+Status = Callable[[], dict[str, Any]]
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """A block whose errors go to the peer."""
+    try:
+        yield
+    except LightagentError as err:
+        raise error_reply(err) from err
 
 
 class ApproverInterface(VarlinkInterface, name="org.lightagent1.Approver"):
@@ -19,24 +31,20 @@ class ApproverInterface(VarlinkInterface, name="org.lightagent1.Approver"):
     through the agent daemon.
     """
 
-    def __init__(self, answering: Answering, caller: Caller) -> None:
-        self._answering, self._caller = answering, caller
+    def __init__(self, answering: Answering, caller: Caller, status: Status) -> None:
+        self._answering, self._caller, self._status = answering, caller, status
 
     @varlinkmethod(return_parameter="requests", allow_foreign=True)
     async def List(self) -> list[Any]:
         """The requests that wait and that the caller may see, oldest first."""
-        try:
+        with _told():
             return await self._answering.listed(self._caller)
-        except LightagentError as err:
-            raise error_reply(err) from err
 
     @varlinkmethod(return_parameter="request", allow_foreign=True)
     async def Get(self, *, approval: str) -> Any:
         """One request: the statement, of which digest is the SHA-256, and what the daemon says beside it."""
-        try:
+        with _told():
             return await self._answering.get(self._caller, approval)
-        except LightagentError as err:
-            raise error_reply(err) from err
 
     @varlinkmethod(return_parameter="request", allow_foreign=True)
     async def Approve(
@@ -48,56 +56,91 @@ class ApproverInterface(VarlinkInterface, name="org.lightagent1.Approver"):
         confirm_within: str | None = None,
         check: str | None = None,
         inverse: str | None = None,
+        for_session: bool | None = None,
+        tainted: bool | None = None,
     ) -> Any:
-        """Allow the call whose digest was shown, once. Needs org.lightagent1.approve."""
-        terms = {"confirm_within": confirm_within or "", "check": check or "", "inverse": inverse or ""}
-        try:
-            return await self._answering.approve(self._caller, approval, digest, note=note or "", **terms)
-        except LightagentError as err:
-            raise error_reply(err) from err
+        """Allow the call whose digest was shown, once; with for_session the same call for its session, too,
+        for a day and 50 calls at most, and with tainted also when text from outside is there: which session
+        that is, and whether such text is there, is the daemon's word. Needs org.lightagent1.approve.
+        """
+        given: dict[str, Any] = {
+            "note": note,
+            "confirm_within": confirm_within,
+            "check": check,
+            "inverse": inverse,
+        }
+        given |= {"for_session": for_session, "tainted": tainted}
+        options = {name: value for name, value in given.items() if value is not None}
+        with _told():
+            return await self._answering.approve(self._caller, approval, digest, options)
 
     @varlinkmethod(return_parameter="request", allow_foreign=True)
     async def Deny(self, *, approval: str, note: str | None = None) -> Any:
         """Refuse the call."""
-        try:
+        with _told():
             return await self._answering.deny(self._caller, approval, note=note or "")
-        except LightagentError as err:
-            raise error_reply(err) from err
+
+    @varlinkmethod(return_parameter="leaves", allow_foreign=True)
+    async def Leaves(self) -> list[Any]:
+        """What was allowed for sessions and is not over, oldest first."""
+        with _told():
+            return await self._answering.leaves(self._caller)
+
+    @varlinkmethod(allow_foreign=True)
+    async def Withdraw(self, *, leave: str) -> None:
+        """Allow a call no longer for its session."""
+        with _told():
+            await self._answering.withdraw(self._caller, leave)
+
+    @varlinkmethod(return_parameter="panic", allow_foreign=True)
+    async def Panic(self, *, reason: str | None = None) -> Any:
+        """Sign nothing any more, also after a restart. Needs org.lightagent1.administer."""
+        with _told():
+            return await self._answering.panic(self._caller, reason or "")
+
+    @varlinkmethod(allow_foreign=True)
+    async def EndPanic(self) -> None:
+        """Sign again what people allow. Needs org.lightagent1.administer."""
+        with _told():
+            await self._answering.end_panic(self._caller)
+
+    @varlinkmethod(return_parameter="status", allow_foreign=True)
+    async def GetStatus(self) -> Any:
+        """{panic, waiting, leaves, public, problems}: the emergency stop or null, numbers, the public key in
+        hexadecimal, and what is wrong, as sentences.
+        """
+        return self._status()
 
 
 class RequestsInterface(VarlinkInterface, name="org.lightagent1.ApproverRequests"):
-    """What the daemon asks of the approver. It can ask, and it can stop asking."""
+    """What the daemon asks of the approver. It can ask, it can stop asking, and it can stop everything."""
 
-    def __init__(self, requests: Requests) -> None:
-        self._requests = requests
+    def __init__(self, requests: Requests, panic: Panic) -> None:
+        self._requests, self._panic = requests, panic
 
     @varlinkmethod(return_parameter="digest", allow_foreign=True)
     async def Register(self, *, approval: str, statement: Any, said: Any, expires_us: int) -> str:
         """Register a request, or find that it is registered."""
-        try:
-            if len(json.dumps(statement)) > STATEMENT_CHARS or len(json.dumps(said)) > SAID_CHARS:
-                raise MessageTooLarge("The call is larger than what a person can be asked about.")
-            if not isinstance(said, dict) or not approval or len(approval) > 60:
-                raise InvalidArgument("It is no request.")
-            return self._requests.add(approval, Statement.of(statement), said, expires_us).digest
-        except LightagentError as err:
-            raise error_reply(err) from err
+        with _told():
+            return self._requests.add(approval, statement, said, expires_us).digest
 
     @varlinkmethod(return_parameter="answer", allow_foreign=True)
-    async def Wait(self, *, approval: str) -> Any:
-        """The answer, once it is there: {state, by, answered_us, note, seat, terms, digest, grant}."""
-        try:
-            found = await self._requests.answered(approval)
-        except LightagentError as err:
-            raise error_reply(err) from err
-        names = ("state", "by", "answered_us", "note", "seat", "grant", "digest")
-        terms = {name: getattr(found.statement, name) for name in ("confirm_within_s", "check", "inverse")}
-        return {**{name: getattr(found, name) for name in names}, "terms": terms}
+    async def Wait(self, *, approval: str, now: bool | None = None) -> Any:
+        """The answer, once it is there: {state, by, answered_us, note, seat, leave, terms, digest, grant};
+        with `now` what is there already, in the state waiting where there is none.
+        """
+        with _told():
+            found = self._requests.get(approval) if now else await self._requests.answered(approval)
+        names = ("state", "by", "answered_us", "note", "seat", "leave", "terms", "digest", "grant")
+        return {name: getattr(found, name) for name in names}
 
     @varlinkmethod(allow_foreign=True)
     async def Lapse(self, *, approval: str) -> None:
         """The call will not run."""
-        try:
+        with _told():
             self._requests.lapse(approval)
-        except LightagentError as err:
-            raise error_reply(err) from err
+
+    @varlinkmethod(return_parameter="panic", allow_foreign=True)
+    async def Panic(self, *, reason: str | None = None) -> Any:
+        """Sign nothing any more, until a person ends that at the approver itself."""
+        return await stop(self._panic, None, reason or "")

@@ -8,7 +8,7 @@ import click
 
 from lightagentd.cli.confirm import confirming
 from lightagentd.cli.options import Command, Listing, Settings, lists, names_of
-from lightagentd.cli.output import Columns, as_json, dump, listing, say, told
+from lightagentd.cli.output import Columns, as_json, dump, listing, say, told, warn
 from lightagentd.cli.question import (
     how_to_answer,
     is_allowed,
@@ -21,8 +21,14 @@ from lightagentd.cli.rules import write_rule
 from lightagentd.cli.short_id import Ids
 from lightagentd.cli.terminal import BOLD, is_terminal, style
 from lightagentd.cli.when import ago, moment
+from lightagentd.client.approver import Question, question_of, without_request
 from lightagentd.config.terms import words as confirm_words
-from lightagentd.errors import ApprovalNotFound, ConfirmationRequired
+from lightagentd.errors import (
+    ApprovalMismatch,
+    ApprovalNotFound,
+    ConfirmationRequired,
+    LightagentError,
+)
 from lightagentd.host.users import called
 
 _IDS = Ids(
@@ -55,15 +61,51 @@ def command(context: click.Context, watch: bool) -> None:
 def list_approvals(settings: Settings, every: bool) -> None:
     """List the questions that wait for an answer, oldest first.
 
-    The columns: id, state, agent, call, effect, the time until which it can be answered, arguments.
+    The columns: id, state, agent, call, effect, the time until which it can be answered, arguments. A change
+    of which the daemon says something else than the approver, which alone lets it run, has the state DIFFERS.
     """
-    found = settings.call("Approvals.List", all=every or None)
+    found = _compared(settings, settings.call("Approvals.List", all=every or None))
     listing(
         settings, found, _COLUMNS, spare=("UNTIL", "EFFECT", "AGENT"), empty="Nothing waits for an answer."
     )
 
 
+def _compared(settings: Settings, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The approvals as the approver has them, or with the `problem` of those of which it says otherwise."""
+    if not any(one["approver"] and one["state"] == "waiting" for one in found):
+        return found
+    try:
+        requests = {one["id"]: one for one in settings.approver.call("Approver.List")}
+    except LightagentError as err:
+        warn(f"The list is the daemon's word alone. {err.message}", err.suggestion)
+        return found
+    listed = [_compared_one(one, requests.pop(one["id"], None)) for one in found]
+    if differ := [one["id"] for one in listed if one.get("problem")]:
+        warn(
+            f"The daemon says of {visible(', '.join(differ))} something else than the approver.",
+            "Somebody may have taken over the daemon: lactl panic; then look at the journal.",
+        )
+    if requests:
+        warn(f"The approver has questions that the daemon does not list: {visible(', '.join(requests))}.")
+    return listed
+
+
+def _compared_one(found: dict[str, Any], request: dict[str, Any] | None) -> dict[str, Any]:
+    if not found["approver"] or found["state"] != "waiting":
+        return found
+    if request is None:
+        return {**found, "problem": "The approver has no such question."}
+    left_out = {} if found["args"] else {"args": request["statement"]["args"]}
+    try:
+        question = question_of({**without_request(found), **left_out}, request)
+    except ApprovalMismatch as err:
+        return {**found, "problem": err.message}
+    return {name: one for name, one in question.items() if name != "request"}
+
+
 def _short_state(found: dict[str, Any]) -> str:
+    if found.get("problem"):
+        return f"{found['state']}, DIFFERS"
     memory = found["volatile"] and found["state"] == "waiting"
     return f"{found['state']} (in memory)" if memory else str(found["state"])
 
@@ -81,9 +123,13 @@ _COLUMNS: Columns = {
 
 @command.command("show")
 @click.argument("approval", metavar="ID", shell_complete=approval_ids)
+@click.option("--whole", is_flag=True, help="Fold nothing.")
 @click.pass_obj
-def show(settings: Settings, approval: str) -> None:
+def show(settings: Settings, approval: str, whole: bool) -> None:
     """Show one question: everything that would run, and what it would change.
+
+    A change is shown as the approver has it, which alone lets it run; what only the daemon says is marked as
+    its word. Parts of it that are long are folded and counted, and --whole shows them.
 
     ID may be cut short as long as it is the only one that begins so. Control characters are shown as escapes.
     """
@@ -91,10 +137,45 @@ def show(settings: Settings, approval: str) -> None:
     if as_json(settings, found):
         return
     say(style(found["id"], BOLD), f"  {visible(found['agent'])}  {_state(found)}")
-    for line in question_lines(found):
+    for line in question_lines(found, folded=isinstance(found, Question) and not whole):
         say(line)
     if found["state"] == "waiting" and is_terminal():
         say(how_to_answer(found))
+
+
+_LEAVES: Columns = {
+    "ID": "id",
+    "AGENT": lambda each: visible(each["statement"]["agent"]),
+    "CALL": lambda each: visible(f"{each['statement']['tool']}.{each['statement']['action']}"),
+    "BY": lambda each: called(each["by"]),
+    "TAINTED": lambda each: "also then" if each["tainted"] else "not then",
+    "LEFT": "left",
+    "UNTIL": lambda each: ago(each["until_us"]),
+    "SESSION": lambda each: visible(each["statement"]["session"]),
+    "ARGUMENTS": lambda each: visible(dump(each["statement"]["args"])),
+}
+
+
+@command.command("leaves")
+@click.pass_obj
+def list_leaves(settings: Settings) -> None:
+    """List the changes that were allowed for a session at the approver, oldest first.
+
+    The columns: id, agent, call, who allowed it, whether it counts when text from outside is in the session,
+    for how many calls more, until when, session, arguments.
+    """
+    spare = ("UNTIL", "SESSION", "TAINTED")
+    none = "No change is allowed for a session."
+    listing(settings, settings.approver.call("Approver.Leaves"), _LEAVES, spare=spare, empty=none)
+
+
+@command.command("withdraw")
+@click.argument("leave", metavar="LEAVE")
+@click.pass_obj
+def withdraw(settings: Settings, leave: str) -> None:
+    """Ask about a change again that was allowed for a session at the approver."""
+    settings.approver.call("Approver.Withdraw", leave=leave)
+    told(settings, {"leave": leave}, f"Withdrawn: {visible(leave)}.", leave)
 
 
 def _state(found: dict[str, Any]) -> str:
@@ -180,7 +261,7 @@ def _approve_by_rule(
     if not settings.json:
         for line in question_lines(found, folded=True):
             say(line)
-    path = write_rule(settings, whole, tainted=tainted, yes=yes)
+    path = write_rule(settings, found, tainted=tainted, yes=yes)
     if not path:
         say("No rule is written, and nothing is allowed.")
     elif found["state"] == "waiting":
@@ -213,7 +294,10 @@ def _answer(
 ) -> None:
     """Answer a question, the one that was `shown` if any was, and report the result."""
     digest = {"digest": shown["digest"]} if shown is not None else {}
-    asked = shown or settings.approval(_IDS.whole_question(settings, approval, every=False))
+    asked = shown
+    if asked is None:
+        whole = _IDS.whole_question(settings, approval, every=False)
+        asked = settings.call("Approvals.Get", approval=whole)
     found = settings.answer(method, asked, note=note, **digest, **more)
     word = "Allowed, once" if found["state"] == "granted" else "Refused"
     word = "Allowed for this session" if more.get("for_session") else word

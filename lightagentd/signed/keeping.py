@@ -60,7 +60,8 @@ class Log:
     def rewrite(self, records: Iterable[dict[str, Any]]) -> None:
         """Replace all records, whole or not at all. Raises StorageError."""
         try:
-            write_whole(self.path, b"".join(_line(one) for one in records))
+            draft = self.path.with_name(f"{self.path.name}.new")
+            write_whole(self.path, b"".join(_line(one) for one in records), draft=draft)
             self.close()
             self._open()
         except OSError as err:

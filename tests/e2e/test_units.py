@@ -25,6 +25,7 @@ EXPOSURE = {
     "lightagent-bus@07.service": 0.5,
     "lightagent-inspect.service": 1.8,
     "lightagent-keys.service": 0.2,
+    "lightagent-approver.service": 0.5,
 }
 UNITS = (*EXPOSURE, "lightagent-change@ops.service")
 SOCKETS = "/run/lightagent-workers"

@@ -162,7 +162,7 @@ class Approval(Question):
 
     def request(self) -> turn_events.ApprovalRequested:
         call = self._fields("call_id", "tool", "action", "effect", "cwd")
-        why = self._fields("preview", "rule", "reason", "expires_us", "volatile", "digest")
+        why = self._fields("preview", "rule", "reason", "expires_us", "volatile", "digest", "approver")
         why |= self._fields(*TERMS)
         return turn_events.ApprovalRequested(approval=self.id, args=self.shown, **call, **why)
 

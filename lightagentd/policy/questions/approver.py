@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 
 SOCKET = Path("/run/lightagent-approver/daemon.sock")
 ANSWER_S = 5.0
+STOP_S = 2.0
 AGAIN_S = 1.0
 AT_ONCE_S = 0.1
 """So soon the approver answers by itself what a person allowed for a session."""
@@ -100,10 +101,20 @@ class ApproverLink:
             raise self._gone(err) from err
         return dict(reply["answer"]["grant"] or {})
 
+    async def stop(self, why: str) -> list[str]:
+        """Tell the approver to sign nothing any more; gives why that failed, if it did, as a sentence."""
+        try:
+            found = (await self._call("Panic", limit_s=STOP_S, reason=why))["panic"]
+        except (OSError, LightagentError) as err:
+            return [f"The approver was not told of the stop: {reason(err)}."]
+        return [] if found["stored"] else ["The stop would not outlast a restart of the approver."]
+
     async def _follow(self, approval_id: str) -> None:
         while True:
             try:
                 reply = await self._call("Wait", limit_s=None, approval=approval_id)
+                if reply["answer"]["state"] == "lapsed":  # it made room for others
+                    raise ApprovalNotFound(_FORGOTTEN)
                 await self._take(approval_id, reply["answer"])
                 return
             except ApprovalClosed:

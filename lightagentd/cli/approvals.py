@@ -21,7 +21,7 @@ from lightagentd.cli.rules import write_rule
 from lightagentd.cli.short_id import Ids
 from lightagentd.cli.terminal import BOLD, is_terminal, style
 from lightagentd.cli.when import ago, moment
-from lightagentd.client.approver import question_of
+from lightagentd.client.approver import Question, question_of, without_request
 from lightagentd.config.terms import words as confirm_words
 from lightagentd.errors import (
     ApprovalMismatch,
@@ -97,7 +97,7 @@ def _compared_one(found: dict[str, Any], request: dict[str, Any] | None) -> dict
         return {**found, "problem": "The approver has no such question."}
     left_out = {} if found["args"] else {"args": request["statement"]["args"]}
     try:
-        question = question_of({**found, **left_out}, request)
+        question = question_of({**without_request(found), **left_out}, request)
     except ApprovalMismatch as err:
         return {**found, "problem": err.message}
     return {name: one for name, one in question.items() if name != "request"}
@@ -123,7 +123,7 @@ _COLUMNS: Columns = {
 
 @command.command("show")
 @click.argument("approval", metavar="ID", shell_complete=approval_ids)
-@click.option("--whole", is_flag=True, help="Fold nothing: long texts, and what is called a secret.")
+@click.option("--whole", is_flag=True, help="Fold nothing.")
 @click.pass_obj
 def show(settings: Settings, approval: str, whole: bool) -> None:
     """Show one question: everything that would run, and what it would change.
@@ -137,10 +137,45 @@ def show(settings: Settings, approval: str, whole: bool) -> None:
     if as_json(settings, found):
         return
     say(style(found["id"], BOLD), f"  {visible(found['agent'])}  {_state(found)}")
-    for line in question_lines(found, folded="request" in found and not whole):
+    for line in question_lines(found, folded=isinstance(found, Question) and not whole):
         say(line)
     if found["state"] == "waiting" and is_terminal():
         say(how_to_answer(found))
+
+
+_LEAVES: Columns = {
+    "ID": "id",
+    "AGENT": lambda each: visible(each["statement"]["agent"]),
+    "CALL": lambda each: visible(f"{each['statement']['tool']}.{each['statement']['action']}"),
+    "BY": lambda each: called(each["by"]),
+    "TAINTED": lambda each: "also then" if each["tainted"] else "not then",
+    "LEFT": "left",
+    "UNTIL": lambda each: ago(each["until_us"]),
+    "SESSION": lambda each: visible(each["statement"]["session"]),
+    "ARGUMENTS": lambda each: visible(dump(each["statement"]["args"])),
+}
+
+
+@command.command("leaves")
+@click.pass_obj
+def list_leaves(settings: Settings) -> None:
+    """List the changes that were allowed for a session at the approver, oldest first.
+
+    The columns: id, agent, call, who allowed it, whether it counts when text from outside is in the session,
+    for how many calls more, until when, session, arguments.
+    """
+    spare = ("UNTIL", "SESSION", "TAINTED")
+    none = "No change is allowed for a session."
+    listing(settings, settings.approver.call("Approver.Leaves"), _LEAVES, spare=spare, empty=none)
+
+
+@command.command("withdraw")
+@click.argument("leave", metavar="LEAVE")
+@click.pass_obj
+def withdraw(settings: Settings, leave: str) -> None:
+    """Ask about a change again that was allowed for a session at the approver."""
+    settings.approver.call("Approver.Withdraw", leave=leave)
+    told(settings, {"leave": leave}, f"Withdrawn: {visible(leave)}.", leave)
 
 
 def _state(found: dict[str, Any]) -> str:

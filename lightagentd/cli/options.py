@@ -25,6 +25,7 @@ from lightagentd.errors import (
     LightagentError,
     MalformedMessage,
     NotFound,
+    PermissionDenied,
 )
 from lightagentd.host import users
 
@@ -115,9 +116,8 @@ class Settings:
 
         if self.host or (named := socket_path()) != SOCKET:
             return bool(self.host) or os.access(named, os.F_OK)
-        return (self.socket or of_daemon()) == SYSTEM_SOCKET and all(
-            map(os.path.exists, (_BOOTED, UNIT_FILE))
-        )
+        of_system = (self.socket or of_daemon()) == SYSTEM_SOCKET
+        return of_system and UNIT_FILE.exists() and os.access(_BOOTED, os.F_OK)
 
     @property
     def approver(self) -> Settings:
@@ -134,15 +134,22 @@ class Settings:
         """An approval, or a turn event that asks for one, as it is at the approver if that has to answer it.
         Raises ApprovalMismatch.
         """
-        if not found.get("approver") or found.get("state", "waiting") != "waiting" or "request" in found:
-            return found
-        from lightagentd.client.approver import approval_id, question_of
+        from lightagentd.client.approver import (
+            Question,
+            approval_id,
+            asks_approver,
+            question_of,
+            without_request,
+        )
 
+        if not asks_approver(found):
+            return found if isinstance(found, Question) else without_request(found)
+        found = without_request(found)
         return question_of(found, self.approver.call("Approver.Get", approval=approval_id(found)))
 
     def asked(self, event: dict[str, Any]) -> dict[str, Any]:
         """A turn event, with the question as `question` has it, or with the `problem` of that."""
-        if not event.get("approver"):
+        if event["type"] != "approval_requested":
             return event
         try:
             return self.question(event)
@@ -166,9 +173,9 @@ class Settings:
                     return answered(found, self.approver.call("Approver.Approve", **asked))
                 asked = {"approval": name, "note": parameters.get("note")}
                 return answered(found, self.approver.call("Approver.Deny", **asked))
-            except (DaemonUnreachable, ApprovalNotFound):
+            except (DaemonUnreachable, ApprovalNotFound, PermissionDenied):
                 if method == "Approvals.Approve":
-                    raise
+                    raise  # a no is taken from more than people, by the daemon
         return dict(self.call(method, approval=name, **parameters))
 
     def _told_of_waiting(self, client: Client) -> AbstractContextManager[None]:

@@ -34,6 +34,7 @@ from lightagentd.cli.terminal import (
 )
 from lightagentd.cli.terminal import may_type as may_type  # others find it here
 from lightagentd.cli.when import moment
+from lightagentd.client.approver import Question
 from lightagentd.client.blocking import Client
 from lightagentd.config.terms import words as confirm_words
 from lightagentd.errors import ApprovalClosed, Conflict, InvalidArgument, LightagentError, PermissionDenied
@@ -77,7 +78,7 @@ def question_lines(found: dict[str, Any], *, folded: bool = False) -> list[Style
     if found.get("problem"):
         call = visible(f"{found['tool']}.{found['action']}")
         return [style(call, BOLD), style(visible(found["problem"]), RED)]
-    return (_signed_lines if "request" in found else _call_lines)(found, folded=folded)
+    return (_signed_lines if isinstance(found, Question) else _call_lines)(found, folded=folded)
 
 
 def _signed_lines(found: dict[str, Any], *, folded: bool) -> list[Styled]:

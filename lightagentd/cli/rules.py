@@ -12,7 +12,7 @@ from lightagentd.cli.options import Settings
 from lightagentd.cli.output import cell, dump, say
 from lightagentd.cli.terminal import may_type
 from lightagentd.cli.when import moment
-from lightagentd.client.approver import approval_id
+from lightagentd.client.approver import Question, approval_id
 from lightagentd.errors import ApprovalMismatch, ConfirmationRequired, Conflict, PermissionDenied
 from lightagentd.text.readable import visible
 
@@ -25,7 +25,7 @@ def write_rule(settings: Settings, question: dict[str, Any], *, tainted: bool, y
     """
     approval = approval_id(question)
     found = settings.call("Approvals.ProposeRule", approval=approval, tainted=tainted or None)
-    if "request" in question:
+    if isinstance(question, Question):
         check_rule(str(found["text"]), question["request"]["statement"], tainted=tainted)
     if not settings.json:
         for line in proposal_lines(found):

@@ -21,6 +21,7 @@ from lightagentd.cli.options import Settings
 from lightagentd.cli.output import cell, print_json_line, say, say_markdown, warn
 from lightagentd.cli.question import REQUESTS, ask, how_to_answer, may_answer, visible
 from lightagentd.cli.terminal import clean, is_terminal
+from lightagentd.client.approver import Question
 from lightagentd.errors import ApprovalClosed, DaemonUnreachable, LightagentError, PermissionDenied
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ def _is_answered(settings: Settings, event: dict[str, Any], typed: TypedCall | N
     """Whether the question of an event is about the call that was typed, and is answered by that. Raises
     ApprovalMismatch.
     """
-    if typed is None or "request" not in event:
+    if typed is None or not isinstance(event, Question):
         return False
     if not typed.is_stated(event["request"]["statement"], settings.uid()):
         return False

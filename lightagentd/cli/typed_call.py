@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lightagentd.config.terms import terms_of
-from lightagentd.host.paths import content_folders, default_paths
+from lightagentd.host.paths import share_folder
 
 _PERSON = "person"
 _ELSEWHERE = ("args", "tool_sha256", "call_id", "kit", "expected")
@@ -79,7 +79,7 @@ class TypedCall:
 
     def _files(self) -> list[Path]:
         """Those that may be the tool's; the digest says which is."""
-        folders = [*content_folders("tools", default_paths()), Path("/etc/lightagentd/tools")]
+        folders = [Path("/etc/lightagentd/tools"), share_folder() / "tools"]
         return [folder / f"{self.tool}.py" for folder in folders]
 
 

@@ -17,12 +17,15 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from lightagentd.client.approver import (
+    Question,
     answered,
     approval_id,
     approve_parameters,
+    asks_approver,
     beside,
     question_of,
     unanswerable,
+    without_request,
 )
 from lightagentd.client.blocking import (
     CHUNK_BYTES,
@@ -33,7 +36,7 @@ from lightagentd.client.blocking import (
     placed,
     with_interaction,
 )
-from lightagentd.errors import ApprovalNotFound, DaemonUnreachable, LightagentError
+from lightagentd.errors import ApprovalNotFound, DaemonUnreachable, LightagentError, PermissionDenied
 
 if TYPE_CHECKING:
     from lightagentd.client.methods import AsyncMethods
@@ -158,10 +161,10 @@ class AsyncClient(AsyncMethods):
         that is there. Nothing has to be connected. Raises ApprovalMismatch where the daemon says something
         else, DaemonUnreachable.
         """
-        if not found.get("approver") or found.get("state", "waiting") != "waiting" or "request" in found:
-            return dict(found)
+        if not asks_approver(found):
+            return found if isinstance(found, Question) else without_request(found)
         reply = await self._of_approver("Approver.Get", approval=approval_id(found))
-        return question_of(found, reply["request"])
+        return question_of(without_request(found), reply["request"])
 
     async def asked(self, event: Mapping[str, Any]) -> dict[str, Any]:
         """A turn event, with the question as `question` has it; where that fails with the `problem`, and
@@ -186,10 +189,10 @@ class AsyncClient(AsyncMethods):
         return answered(shown, reply["request"])
 
     async def deny(self, found: Mapping[str, Any], note: str | None = None) -> dict[str, Any]:
-        """Refuse it, where it is answered; at the daemon where the approver does not answer."""
+        """Refuse it, where it is answered; at the daemon where the approver does not take that."""
         name = approval_id(found)
         if found.get("approver"):
-            with contextlib.suppress(DaemonUnreachable, ApprovalNotFound):
+            with contextlib.suppress(DaemonUnreachable, ApprovalNotFound, PermissionDenied):
                 reply = await self._of_approver("Approver.Deny", approval=name, note=note)
                 return answered(found, reply["request"])
         return dict((await self.call("Approvals.Deny", approval=name, note=note))["approval"])

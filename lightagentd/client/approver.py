@@ -26,6 +26,15 @@ TERMS = ("confirm_within", "check", "inverse")
 _SAME = ("agent", "tool", "action", "effect", "call_id", "confirm_within_s", "check", "inverse")
 
 
+class Question(dict[str, Any]):
+    """An approval (`api.Approval`), or a turn event that asks for one, as the approver has it; `request` is
+    all that is there. Only the class says so: a daemon could send a `request` of its own.
+    """
+
+    def __or__(self, other: Any) -> Question:  # type: ignore[override]  # it stays one
+        return Question({**self, **other})
+
+
 def socket_path() -> str:
     """The approver's socket on this machine: `$LIGHTAGENT_APPROVER_SOCKET`, else the usual one."""
     return os.environ.get("LIGHTAGENT_APPROVER_SOCKET") or SOCKET
@@ -45,10 +54,20 @@ def approval_id(found: Mapping[str, Any]) -> str:
     return str(found.get("id") or found["approval"])
 
 
-def question_of(found: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
-    """The approval (`api.Approval`), or the turn event that asks for it, as its request at the approver says
-    it; `request` is in it. Raises ApprovalMismatch where the daemon says something else, or the digest is not
-    that of the statement.
+def asks_approver(found: Mapping[str, Any]) -> bool:
+    """Whether the question still has to be had from the approver."""
+    waits = found.get("state", "waiting") == "waiting"
+    return bool(found.get("approver")) and waits and not isinstance(found, Question)
+
+
+def without_request(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What the daemon says, without what it may not say."""
+    return {name: one for name, one in found.items() if name not in ("request", "problem")}
+
+
+def question_of(found: Mapping[str, Any], request: Mapping[str, Any]) -> Question:
+    """What the daemon asks, as its request at the approver says it. Raises ApprovalMismatch where the daemon
+    says something else, or the digest is not that of the statement.
     """
     statement, said = Statement.of(request["statement"]), request["said"]
     stated = statement.to_dict()
@@ -59,7 +78,7 @@ def question_of(found: Mapping[str, Any], request: Mapping[str, Any]) -> dict[st
         differs.append("id")
     if "id" in found and found["session"] != statement.session:  # an event may be told in one above it
         differs.append("session")
-    if statement.digest != request["digest"]:
+    if {request["digest"], found.get("approver", statement.digest)} != {statement.digest}:
         differs.append("digest")
     if differs:
         raise ApprovalMismatch(
@@ -67,16 +86,10 @@ def question_of(found: Mapping[str, Any], request: Mapping[str, Any]) -> dict[st
             f" ({', '.join(differs)}). Nothing was answered.",
             suggestion="Somebody may have taken over the daemon: lactl panic; then look at the journal.",
         )
-    return {
-        **found,
-        **{name: stated[name] for name in _SAME if name in found},
-        "args": statement.args,
-        "cwd": str(statement.args.get("cwd", "")),
-        "preview": str(said.get("preview", "")),
-        "expires_us": request["expires_us"],
-        "digest": statement.digest,
-        "request": dict(request),
-    }
+    asked = {name: stated[name] for name in _SAME if name in found}
+    asked |= {"args": statement.args, "cwd": str(statement.args.get("cwd", ""))}
+    asked |= {"preview": str(said.get("preview", "")), "expires_us": request["expires_us"]}
+    return Question({**found, **asked, "digest": statement.digest, "request": dict(request)})
 
 
 def unanswerable(found: Mapping[str, Any], err: LightagentError) -> dict[str, Any]:
@@ -84,7 +97,7 @@ def unanswerable(found: Mapping[str, Any], err: LightagentError) -> dict[str, An
     why.
     """
     said = f"{err.message} {err.suggestion}".strip()
-    return {**found, "may_answer": False, "must_authenticate": False, "problem": said}
+    return {**without_request(found), "may_answer": False, "must_authenticate": False, "problem": said}
 
 
 def approve_parameters(found: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

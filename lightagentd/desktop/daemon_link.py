@@ -13,6 +13,7 @@ from typing import Any
 
 from lightagentd import errors
 from lightagentd.client.aio import AsyncClient
+from lightagentd.client.approver import Question
 from lightagentd.client.pause import keep_trying
 from lightagentd.desktop import cards
 from lightagentd.desktop.board import APPROVE, Board, Card
@@ -59,7 +60,7 @@ class DaemonLink:
 
     async def answer(self, card: Card, answer: str) -> bool:
         """Send an answer, and tell the person if it has no effect. True when the question is over."""
-        asked = {"id": card.key, "approver": card.approver, "digest": card.digest, "request": {}}
+        asked = Question(id=card.key, approver=card.approver, digest=card.digest)
         try:
             async with AsyncClient(self._socket or None, timeout_s=CALL_S) as client:
                 if choice := card.choice(answer):

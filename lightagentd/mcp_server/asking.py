@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from lightagentd.client.approver import Question
 from lightagentd.config.terms import words as confirm_words
 from lightagentd.errors import LightagentError
 from lightagentd.mcp_server.request import Connect, called
@@ -46,7 +47,7 @@ def form(event: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _call_text(event: dict[str, Any]) -> str:
-    if "request" in event:
+    if isinstance(event, Question):
         lines = [one.text for one in shown.lines(event["request"])]
         return "\n".join(["May this run?", *lines, *_ending(event)])
     args = event["args"] if isinstance(event["args"], dict) else {"arguments": event["args"]}

@@ -106,6 +106,15 @@ class Policy:
         other.rules = rules
         return other
 
+    def is_verified(self, effect: Effect) -> bool:
+        """Whether the worker of calls with this effect takes no word of the daemon."""
+        return effect is Effect.CHANGE and self._verified()
+
+    @property
+    def trusts_taint(self) -> bool:
+        """Whether it takes that about taint."""
+        return self._trusts_taint
+
     def decide(self, call: PolicyCall) -> Ruling:
         """The ruling on one call. Never raises."""
         return self.explain(call).ruling

@@ -14,11 +14,18 @@ from typing import Any
 
 import pytest
 
+from lightagentd.cli.options import Settings
+from lightagentd.cli.rules import check_rule
 from lightagentd.cli.typed_call import TypedCall
 from lightagentd.client.aio import AsyncClient
+from lightagentd.client.approver import SOCKET, beside
+from lightagentd.client.remote import Remote
 from lightagentd.errors import ApprovalMismatch, PermissionDenied
 from lightagentd.mcp_server import asking
+from lightagentd.policy.call import PolicyCall
+from lightagentd.policy.proposed import propose
 from lightagentd.signed.statement import Statement
+from lightagentd.tool import Effect
 from tests.approver_program import ApproverProgram
 from tests.cli.conftest import Lactl
 from tests.cli.test_approvals import at_terminal
@@ -159,6 +166,27 @@ def test_it_is_told_when_the_daemon_shows_something_else(
     approver.lapse(hidden)
 
 
+async def test_a_request_of_the_daemons_own_is_none(
+    scripted: ScriptedDaemon, lactl: Lactl, approver: ApproverProgram
+) -> None:
+    """It would be shown, and what was registered would be answered."""
+    evil = asked(approver, statement(args=WRITE | DEFAULTS | {"path": "/etc/shadow"}))
+    good = {**approver.get(evil["id"]), "statement": statement().to_dict()}
+    found = {**evil, "args": WRITE | DEFAULTS, "request": good}
+    scripted.answer("Tools.Call", {"event": {**event_of(found), "request": good}})
+    done = lactl("tools", "call", "ops", "file.write", "--args", json.dumps(WRITE))
+    assert "something else than what would run (args)" in done.err
+    scripted.answer("Approvals.Get", {"approval": found})
+    assert lactl("approvals", "show", found["id"]).status == ApprovalMismatch.exit_status
+    assert lactl("approve", found["id"]).status == ApprovalMismatch.exit_status
+    async with AsyncClient(scripted.path, timeout_s=10) as client:
+        with pytest.raises(ApprovalMismatch):
+            await client.approve(found)
+        assert "request" not in await client.asked(found)
+    assert approver.get(evil["id"])["state"] == "waiting"
+    approver.lapse(evil["id"])
+
+
 def test_an_undo_is_answered_if_it_is_named(
     scripted: ScriptedDaemon, lactl: Lactl, approver: ApproverProgram
 ) -> None:
@@ -245,6 +273,32 @@ def test_without_the_approver_nothing_is_allowed(
     approver.lapse(found["id"])
 
 
+def test_of_another_host_it_is_the_approver_there() -> None:
+    place = Settings(host="web1").approver.place
+    assert isinstance(place, Remote)
+    assert place.argv()[-2:] == ["web1", f"lactl bridge --greet --socket {SOCKET}"]
+    assert beside(Remote(host="web1")) == place
+
+
+def test_a_rule_is_for_what_was_shown() -> None:
+    stated = statement("systemd", action="restart", args={"unit": "nginx.service"}).to_dict()
+    call = {"agent": "ops", "tool": "systemd", "action": "restart", "args": {"unit": "nginx.service"}}
+    text = proposed(**call)
+    check_rule(text, stated, tainted=False)
+    more = f'{text}[[rule]]\nname = "all"\ndecision = "allow"\ntool = "bash"\nmatch = [{{}}]\n'
+    other = proposed(**{**call, "agent": "dba"})
+    for wrong in (more, other, text.replace("even_if_tainted = false", "even_if_tainted = true")):
+        with pytest.raises(ApprovalMismatch):
+            check_rule(wrong, stated, tainted=False)
+
+
+def proposed(**call: Any) -> str:
+    """The rule for a change, which its worker evaluates."""
+    facts: dict[str, Any] = dict.fromkeys(PolicyCall.__dataclass_fields__) | call
+    facts |= {"effect": Effect.CHANGE, "trigger": ""}
+    return propose(PolicyCall(**facts), "apr_1", tainted=False).text
+
+
 # Programs
 
 
@@ -280,6 +334,16 @@ async def test_the_form_of_a_client_shows_what_would_run(
 
 
 # The approver itself
+
+
+def test_leaves_are_the_approvers(scripted_approver: ScriptedDaemon, lactl: Lactl) -> None:
+    leave = {"id": "leave_1", "statement": statement(session="ses_1").to_dict(), "by": 0, "tainted": False}
+    leave |= {"left": 50, "until_us": 1_763_772_000_000_000}
+    scripted_approver.answer("Approver.Leaves", {"leaves": [leave]})
+    scripted_approver.answer("Approver.Withdraw", {})
+    assert lactl("approvals", "leaves").out.startswith("leave_1\tops\tfile.write\troot\tnot then\t50\t")
+    assert lactl("approvals", "withdraw", "leave_1").status == 0
+    assert scripted_approver.parameters("Approver.Withdraw") == {"leave": "leave_1"}
 
 
 @pytest.fixture

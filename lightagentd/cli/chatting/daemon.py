@@ -51,7 +51,9 @@ class Daemon:
 
     async def asked(self, event: dict[str, Any]) -> dict[str, Any]:
         """As `AsyncClient.asked`."""
-        return await self.client().asked(event) if event.get("approver") else event
+        if event["type"] != "approval_requested":
+            return event
+        return await self.client().asked(event)
 
     async def answer(self, method: str, found: dict[str, Any], **parameters: Any) -> dict[str, Any]:
         """As `Settings.answer`, for what was shown."""

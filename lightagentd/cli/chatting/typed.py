@@ -15,6 +15,7 @@ from lightagentd.cli.chatting.questions import Question
 from lightagentd.cli.chatting.screen import Line
 from lightagentd.cli.question import NO_DECISION, YES, decision, page
 from lightagentd.cli.rules import check_rule, proposal_lines
+from lightagentd.client.approver import Question as Asked
 from lightagentd.errors import Cancelled, InvalidArgument, LightagentError, SessionPaused
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ class Typed:
         Raises LightagentError.
         """
         found = await self._chat.daemon.call("Approvals.ProposeRule", approval=question.id)
-        if "request" in question.event:
+        if isinstance(question.event, Asked):
             check_rule(str(found["text"]), question.event["request"]["statement"], tainted=False)
         self._chat.say(*proposal_lines(found))
         self._chat.questions.close(question.id)

@@ -8,6 +8,8 @@ from typing import Any, Self
 from lightagentd.errors import InvalidArgument
 from lightagentd.tool import Effect, Place
 
+GOES_ON = "goes_on"
+"""What a verified call expects that goes on after a question: the `question` and the `answer`."""
 OWN_PREVIEWS = frozenset({("file", "undo")})
 """Actions that look at what only the worker for change can read, to say what they would do."""
 

@@ -42,6 +42,14 @@ class ChangeInterface(VarlinkInterface, name="org.lightagent1.Worker"):
         """Answer when this call runs no more: after a hang-up, when what it ended is gone."""
         await self._worker.settle(call_id)
 
+    @varlinkmethod(allow_foreign=True)
+    async def Keep(self, *, call_id: str) -> None:
+        """Take the change of this call back no more: somebody has confirmed it."""
+        try:
+            self._verifier.keep(call_id)
+        except LightagentError as err:
+            raise error_reply(err) from err
+
     @varlinkmethod(return_parameter="checked", allow_foreign=True)
     async def Check(
         self,
@@ -87,7 +95,7 @@ class ChangeInterface(VarlinkInterface, name="org.lightagent1.Worker"):
                     effect=asked.effect,
                     scratch=worker.make_scratch(asked.call_id),
                     timeout_s=asked.timeout_s,
-                    expected=asked.expected | permit.given,
+                    expected=permit.expected | permit.given,
                 )
                 async for event in worker.run(found, checked, running, whose):
                     if event["kind"] in LAST:

@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -78,7 +78,7 @@ class Pool:
         self._paths = paths
         self._lanes = Lanes()
         self._room = Room(settings.max_workers, self.workers)
-        self.own_tools = OwnTools(self._worker, self._end)
+        self.own_tools = OwnTools(self._worker, self._end, lambda: self.source.shares)
         self.hooks = HookWorkers(self._worker, self._end, self._lanes.kill)
         self.servers = ServerWorkers(self._worker, self._end, self.own_tools.kit_for)
         self._folders = lambda: [*self.own_tools.folders(), *self.hooks.folders.values()]
@@ -173,10 +173,6 @@ class Pool:
         await self._end(worker)
         return found
 
-    async def describe_own(self, kit: str, tools: Sequence[str]) -> list[dict[str, Any]]:
-        """As `OwnTools.describe`."""
-        return await self.own_tools.describe(kit, tools, alone=self.source.shares)
-
     async def check(
         self,
         agent: str,
@@ -226,6 +222,19 @@ class Pool:
         else:
             raise WorkerUnavailable(f"The worker broke off while it checked a call: {lost}") from lost
         return Checked(**reply["checked"])
+
+    async def keep_change(self, agent: str, call_id: str) -> None:
+        """Tell the worker for change of an agent that a change stays, where that looks after it itself.
+        Raises WorkerUnavailable.
+        """
+        if not self.source.verifies:
+            return
+        async with self._worker(Whom.of(agent, Effect.CHANGE, 0)) as worker:
+            try:
+                await worker.connection.call("org.lightagent1.Worker.Keep", call_id=call_id)
+            except BaseException:
+                await self._end(worker)  # its answer may still be on the way
+                raise
 
     async def survey(self, owner: int, *, files: bool) -> str:
         """All processes as JSON, as `owner` may know them (`toolkit.proc.survey`); empty without INSPECT."""

@@ -83,20 +83,29 @@ class Promises:
         found = self._all[BACK, call_id]
         self._store({**found, "tries": found["tries"] + 1})
 
-    def promise_rest(self, call_id: str, digest: str, state: Any) -> None:
-        """Promise that a call goes on, with this state. Raises StorageError, LimitExceeded."""
+    def promise_rest(
+        self, call_id: str, digest: str, asked: dict[str, Any], expected: dict[str, Any]
+    ) -> None:
+        """Promise that a call goes on after what it `asked` a person, with this `state` of it. Raises
+        StorageError, LimitExceeded.
+        """
         until_us = time.time_ns() // 1000 + int(REST_S * 1e6)
-        self._add(REST, call_id, digest=digest, state=_sha256(state), until_us=until_us)
+        state, question = _sha256(asked["state"]), asked["question"]
+        about = {"digest": digest, "state": state, "question": question, "expected": expected}
+        self._add(REST, call_id, **about, until_us=until_us)
 
-    def go_on(self, call_id: str, digest: str, state: Any) -> None:
-        """Use up the promise that a call goes on. Raises PolicyDenied, StorageError."""
+    def rest_of(self, call_id: str, digest: str, state: Any) -> dict[str, Any]:
+        """The promise that a call goes on, with its `question` and what it `expected`.
+
+        Raises PolicyDenied.
+        """
         found = self._get(REST, call_id)
         if found is None or (found["digest"], found["state"]) != (digest, _sha256(state)):
             raise PolicyDenied(
                 f"The call {call_id} does not go on: it, or what it asked, is not what it was.",
                 suggestion="It has stopped in the middle. Look at what it did, and ask for it again.",
             )
-        self.over(REST, call_id)
+        return found
 
     def over(self, kind: Kind, call_id: str) -> None:
         """Forget a promise. Raises StorageError."""

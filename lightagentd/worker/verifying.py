@@ -45,7 +45,7 @@ from lightagentd.tool import Action, Effect
 from lightagentd.toolkit.files import bound
 from lightagentd.toolkit.files.changes import UNDOES
 from lightagentd.worker import promised, ways
-from lightagentd.worker.call import Call
+from lightagentd.worker.call import GOES_ON, Call
 from lightagentd.worker.calls import check_args
 from lightagentd.worker.loader import LoadedTool
 from lightagentd.worker.own_rules import OwnRules, is_on_terms_of
@@ -69,11 +69,12 @@ Before = Callable[[], Awaitable[dict[str, Any]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Permit:
-    """A call that may run: what its tool is given, and by what it may, as the worker's record says."""
+    """A call that may run: what its tool is given and expects, and by what it may, as the record says."""
 
     call: Call
     statement: Statement
     given: dict[str, Any]
+    expected: dict[str, Any]
     by: dict[str, Any]
 
 
@@ -93,6 +94,8 @@ def checked_call(found: Any, agent: str) -> Call:
         raise InvalidArgument("The time of a call is not what it can be.", field="timeout_s")
     if call.terms.keys() != {*TERMS} or call.expected.keys() & RESERVED:
         raise InvalidArgument("A call has other terms, or expects other things, than it can.")
+    if (call.resumed is not None) != (GOES_ON in call.expected):
+        raise InvalidArgument("A call goes on with an answer, and only so.")
     if call.resumed is not None and call.resumed.keys() != {"state", "answer"}:
         raise InvalidArgument("A call goes on with other things than it can.")
     return call
@@ -110,8 +113,7 @@ class Verifier:
         self.agent = agent
         self.witness = Witness(agent, state, journal)
         self._state, self._config, self._approver = state, config, approver
-        self._numbers: Numbers | None = None
-        self._promises: Promises | None = None
+        self._kept = _Kept(state)
         self._rules = OwnRules(config)
 
     def check_place(self, tool: str, kit: str, shared: Path | None) -> None:
@@ -146,10 +148,15 @@ class Verifier:
         if (call.tool, call.action) in SCRIPTS:
             await asyncio.to_thread(self._check_script, call.kit, str(args.get("name", "")))
         terms = Terms.of(call.terms)
+        rest = None if call.resumed is None else self._rest_of(call, call.resumed, statement)
         by = await self._allowed(call, action, statement, terms)
-        if terms is not None and "goes_on" not in by:
+        if rest is not None:
+            self._forget_promise(promised.REST, call.call_id)
+        elif terms is not None:
             await self._promise_back(call, args, terms, before)
-        permit = Permit(call=call, statement=statement, given=self._given(call, terms), by=by)
+        expected = call.expected if rest is None else rest["expected"]
+        given = self._given(call, terms)
+        permit = Permit(call=call, statement=statement, given=given, expected=expected, by=by)
         await self._tell_begun(permit)
         return permit
 
@@ -157,24 +164,19 @@ class Verifier:
         self, call: Call, action: Action, statement: Statement, terms: Terms | None
     ) -> dict[str, Any]:
         """By what a call may run, which is used up. Raises as `permit`."""
-        known = bool(call.signed or call.takes_back or call.resumed is not None)
-        decided = self._rules.ruling(statement, signed=known)
-        if call.resumed is not None:
-            with self._kept():
-                self._open_promises().go_on(call.call_id, _digest_of_rest(statement), call.resumed["state"])
-            return {"goes_on": True}
+        decided = self._rules.ruling(statement, signed=bool(call.signed or call.takes_back))
         if call.takes_back:
             if terms is not None:
                 raise InvalidArgument("What takes a change back is not taken back itself.")
             self._take_back(call, action, statement.args)
             return {"takes_back": call.takes_back}
-        if (self._state / "undo" / f"{call.call_id}.json").exists():
+        if call.resumed is None and (self._state / "undo" / f"{call.call_id}.json").exists():
             raise Conflict(f"The call {call.call_id} has run already.")
         if call.signed:
             await self._check_bound(call, statement.args)
             grant = self._granted(call, statement)
             return {"user": grant.by, "series": grant.series, "number": grant.number}
-        if decided is None or not is_on_terms_of(decided, call.terms):
+        if decided is None or not (call.resumed or is_on_terms_of(decided, call.terms)):
             raise ApprovalRequired(
                 f"{call.tool}.{call.action} needs a person's approval: no rule allows it"
                 f"{'' if decided is None else ' on these terms'} by itself.",
@@ -182,10 +184,20 @@ class Verifier:
             )
         return {"rule": decided[0]}
 
+    def _rest_of(self, call: Call, resumed: dict[str, Any], statement: Statement) -> dict[str, Any]:
+        """The promise that a call goes on, with the question that it asked, and the answer that is signed.
+        Raises PolicyDenied, StorageError.
+        """
+        with self._kept as kept:
+            rest = kept.promises.rest_of(call.call_id, _digest_of_rest(statement), resumed["state"])
+        if call.expected != {GOES_ON: {"question": rest["question"], "answer": resumed["answer"]}}:
+            raise PolicyDenied(f"The call {call.call_id} does not go on: that is not what it asked.")
+        return rest
+
     def _take_back(self, call: Call, action: Action, args: dict[str, Any]) -> None:
         """Use up a promise to take a change back. Raises PolicyDenied, InvalidArgument, StorageError."""
-        with self._kept():
-            promises = self._open_promises()
+        with self._kept as kept:
+            promises = kept.promises
             back = promises.back_of(call.takes_back)
             same = (back["tool"], back["action"]) == (call.tool, call.action)
             if not same or check_args(action, back["args"]).model_dump(mode="json") != args:
@@ -200,11 +212,15 @@ class Verifier:
         LimitExceeded.
         """
         if event["kind"] == "asked":
-            with self._kept():
+            with self._kept as kept:
                 call_id, digest = permit.statement.call_id, _digest_of_rest(permit.statement)
-                self._open_promises().promise_rest(call_id, digest, event["state"])
+                kept.promises.promise_rest(call_id, digest, event, permit.expected)
         elif taken := permit.by.get("takes_back"):
-            self._forget_back(taken)
+            self._forget_promise(promised.BACK, taken)
+
+    def keep(self, call_id: str) -> None:
+        """A change has been confirmed. Raises StorageError."""
+        self._forget_promise(promised.BACK, call_id)
 
     async def _tell_begun(self, permit: Permit) -> None:
         """Raises WorkerUnavailable, StorageError; then the call does not run."""
@@ -230,12 +246,12 @@ class Verifier:
 
     def _not_begun(self, permit: Permit) -> None:
         """The call does not run after all. Raises StorageError."""
-        if permit.statement.confirm_within_s and "goes_on" not in permit.by:
-            self._forget_back(permit.statement.call_id)
+        if permit.statement.confirm_within_s and permit.call.resumed is None:
+            self._forget_promise(promised.BACK, permit.statement.call_id)
 
-    def _forget_back(self, call_id: str) -> None:
-        with self._kept():
-            self._open_promises().over(promised.BACK, call_id)
+    def _forget_promise(self, kind: promised.Kind, call_id: str) -> None:
+        with self._kept as kept:
+            kept.promises.over(kind, call_id)
 
     async def _promise_back(self, call: Call, args: dict[str, Any], terms: Terms, before: Before) -> None:
         """Raises Conflict, InvalidArgument, StorageError."""
@@ -244,8 +260,8 @@ class Verifier:
             back = ways.way_back(terms, call.tool, call.action, call.call_id, args, found)
         except (ValueError, KeyError, TypeError) as err:
             raise InvalidArgument(f"The inverse call cannot be made: {err}.", field="inverse") from err
-        with self._kept():
-            self._open_promises().promise_back(call.call_id, back, terms.within_s)
+        with self._kept as kept:
+            kept.promises.promise_back(call.call_id, back, terms.within_s)
 
     def _statement(self, call: Call, args: dict[str, Any], tool_sha256: str) -> Statement:
         return Statement(
@@ -322,20 +338,9 @@ class Verifier:
                 f"What is about to run is not what was approved: {call.tool}.{call.action}.",
                 suggestion="Nothing was run. If the tool's file has changed: lactl reload, and ask again.",
             )
-        with self._kept():
-            if self._numbers is None:
-                self._numbers = Numbers(self._state)
-            self._numbers.use(grant, call.call_id)
+        with self._kept as kept:
+            kept.numbers.use(grant, call.call_id)
         return grant
-
-    def _open_promises(self) -> Promises:
-        """Raises StorageError."""
-        if self._promises is None:
-            self._promises = Promises(self._state)
-        return self._promises
-
-    def _kept(self) -> _Reopening:
-        return _Reopening(self)
 
     def _public(self) -> list[bytes]:
         """Raises WorkerUnavailable."""
@@ -348,29 +353,46 @@ class Verifier:
             ) from err
 
     def close(self) -> None:
-        self.forget()
+        self._kept.close()
         self.witness.close()
 
-    def forget(self) -> None:
-        """Read what is kept on the disk again when it is needed next."""
-        for kept in (self._numbers, self._promises):
-            if kept is not None:
-                kept.close()
-        self._numbers = self._promises = None
 
+class _Kept:
+    """What one worker keeps on the disk. It is read when it is first needed, and again after a block in which
+    that failed: somebody may have mended the disk.
+    """
 
-class _Reopening:
-    """A block after whose StorageError what is kept is read anew, once somebody has mended the disk."""
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._numbers: Numbers | None = None
+        self._promises: Promises | None = None
 
-    def __init__(self, verifier: Verifier) -> None:
-        self._verifier = verifier
+    @property
+    def numbers(self) -> Numbers:
+        """Raises StorageError."""
+        if self._numbers is None:
+            self._numbers = Numbers(self._folder)
+        return self._numbers
 
-    def __enter__(self) -> None:
-        return None
+    @property
+    def promises(self) -> Promises:
+        """Raises StorageError."""
+        if self._promises is None:
+            self._promises = Promises(self._folder)
+        return self._promises
+
+    def __enter__(self) -> _Kept:
+        return self
 
     def __exit__(self, _kind: object, err: BaseException | None, _trace: object) -> None:
         if isinstance(err, StorageError):
-            self._verifier.forget()
+            self.close()
+
+    def close(self) -> None:
+        for one in (self._numbers, self._promises):
+            if one is not None:
+                one.close()
+        self._numbers = self._promises = None
 
 
 def _told(statement: Statement) -> dict[str, Any]:

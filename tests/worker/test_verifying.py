@@ -167,7 +167,8 @@ async def test_a_signature_does_not_stand_against_a_rule_that_denies(worker: Ver
         ({"timeout_s": -1}, InvalidArgument, "The time of a call"),
         ({"terms": {}}, InvalidArgument, "other terms"),
         ({"expected": {"own_skills": "/tmp"}}, InvalidArgument, "other terms, or expects"),
-        ({"resumed": {"state": 1}}, InvalidArgument, "goes on with other things"),
+        ({"resumed": {"state": 1}}, InvalidArgument, "with an answer, and only so"),
+        ({"resumed": {}, "expected": {"goes_on": {}}}, InvalidArgument, "goes on with other things"),
         ({"kit": "/usr/lib/python3"}, PermissionDenied, "does not load"),
         ({"kit": "/usr/share/lightagentd/agent/web"}, PermissionDenied, "does not load"),
         ({"args": []}, InvalidArgument, "The field args"),
@@ -241,11 +242,18 @@ async def test_an_undo_is_signed_with_what_it_puts_back(worker: Verified) -> Non
     assert not (worker.base / "files/undo").exists()
 
 
-async def test_a_change_is_not_taken_back_before_its_time(worker: Verified) -> None:
+async def test_a_change_is_not_taken_back_before_its_time_nor_once_it_is_confirmed(worker: Verified) -> None:
     call = replace(worker.write("early"), terms=NO_TERMS | {"confirm_within_s": 60})
     await worker.run(call, signed=worker.signed(call))
     back = worker.call("file.undo", call_id=call.call_id)
     with pytest.raises(PolicyDenied, match=r"time to confirm .* is not over"):
+        await worker.run(back, takes_back=call.call_id)
+    call = replace(worker.write("early"), terms=NO_TERMS | {"confirm_within_s": 1})
+    await worker.run(call, signed=worker.signed(call))
+    async with worker.connected() as connection:
+        await connection.call("org.lightagent1.Worker.Keep", call_id=call.call_id)
+    back = worker.call("file.undo", call_id=call.call_id)
+    with pytest.raises(PolicyDenied, match="is there to be taken back"):
         await worker.run(back, takes_back=call.call_id)
     (worker.base / "files/early").unlink()
 
@@ -357,12 +365,21 @@ async def _check_way_back(worker: Verified, call: Call) -> None:
 
 
 async def _check_rest(worker: Verified, call: Call, on: dict[str, Any]) -> None:
-    """A call goes on once, with the state that it gave out."""
+    """A call goes on once, with the state that it gave out and the answer that is signed."""
+    said = {"goes_on": {"question": "Really?", "answer": "yes"}}
+    rest = replace(call, expected=said)
+    signed = {"signed": worker.signed(rest), "resumed": on}
     for wire in (
         {"resumed": on | {"state": {"name": "eve"}}},
-        {"resumed": on, "args": {"name": "eve"}},
-        {"resumed": on, "call_id": "call_00000000000000cc"},
+        {"resumed": on | {"answer": "no"}},
+        {"args": {"name": "eve"}},
+        {"call_id": "call_00000000000000cc"},
+        {"expected": {"goes_on": {"question": "Shall I?", "answer": "yes"}}},
     ):
-        await refused(worker, call, PolicyDenied, "does not go on", **wire)
-    assert (await worker.run(call, resumed=on))[-1]["output"] == "ada: yes"
-    await refused(worker, call, PolicyDenied, "does not go on", resumed=on)
+        await refused(worker, rest, PolicyDenied, "does not go on", **(signed | wire))
+    await refused(worker, rest, ApprovalRequired, "needs a person's approval", resumed=on)
+    await refused(worker, rest, InvalidArgument, "with an answer, and only so", signed=signed["signed"])
+    no = {"resumed": on | {"answer": "no"}, "expected": {"goes_on": {"question": "Really?", "answer": "no"}}}
+    await refused(worker, rest, ApprovalMismatch, "not what was approved", **(signed | no))
+    assert (await worker.run(rest, **signed))[-1]["output"] == "ada: yes"
+    await refused(worker, rest, PolicyDenied, "does not go on", **signed)

@@ -36,7 +36,15 @@ from lightagentd.agents.tool_calls.results import (
     message_event,
     no_remark,
 )
-from lightagentd.agents.tool_calls.signing import answered, approval_of, at_once, on_terms
+from lightagentd.agents.tool_calls.signing import (
+    answered,
+    approval_of,
+    at_once,
+    is_verified,
+    on_terms,
+    rest_of,
+    rest_signed,
+)
 from lightagentd.agents.tool_calls.stubs import decide, result_of, stub_of
 from lightagentd.agents.tool_calls.working import (
     ask_for,
@@ -323,20 +331,10 @@ class ToolRun:
         running = origin.running() if self._waits_for else ()
         origin.note_call({**what, "result": err.code})
         await self._append(*lapsed, refused, *self._told(outcome), changes=(*changes, *running))
-        tool, action = what.get("tool", name), what.get("action", "")
-        self._tell_begin(
-            {"tool": tool, "action": action, "effect": what.get("effect", ""), "args": what["args"]}
-        )
-        told = turn_events.ToolResult(
-            call_id=what["call_id"],
-            tool=tool,
-            action=action,
-            result=err.code,
-            text=outcome.text,
-            metadata={},
-            duration_ms=0,
-        )
-        self._stream.emit(told)
+        about: dict[str, Any] = {"tool": what.get("tool", name), "action": what.get("action", "")}
+        self._tell_begin({**about, "effect": what.get("effect", ""), "args": what["args"]})
+        about |= {"call_id": what["call_id"], "result": err.code, "metadata": {}, "duration_ms": 0}
+        self._stream.emit(turn_events.ToolResult(**about, text=outcome.text))
         return outcome
 
     def _told(self, outcome: Outcome) -> tuple[NewEvent, ...]:
@@ -425,6 +423,8 @@ class ToolRun:
         while True:
             resumed = None if found is None else await self._go_on(found)
             expected, terms = self._confirmed.expected(self._granted), self._confirmed.terms
+            if found is not None and is_verified(dispatcher, self._ready):
+                expected, terms = rest_of(origin, found), None
             said = await work(
                 dispatcher, origin, self._ready, stream, expected, resumed, self._granted, terms
             )
@@ -451,6 +451,8 @@ class ToolRun:
             bound = self._ready.bound(origin)
             used = dispatcher.asked.approvals.used_by(found.approval, bound, found.call_id)
             self._granted = self._granted or used
+        signed = await rest_signed(dispatcher, origin, self._ready, ruling, self._stream, found)
+        self._granted = signed or self._granted
         inputs, decision = dispatcher.asked.inputs, ruling.decision.value
         events, changes = inputs.use(found, decision=decision, rule=ruling.rule)
         await self._append(*events, changes=(*changes, *origin.running()))

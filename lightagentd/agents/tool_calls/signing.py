@@ -18,9 +18,12 @@ from lightagentd.config.terms import TERMS, Terms
 from lightagentd.events.model import current_context
 from lightagentd.policy.call import PERSON, Decision, Ruling
 from lightagentd.policy.questions.approval import Approval
+from lightagentd.policy.questions.approvals import granted
+from lightagentd.policy.questions.inputs import Input
 from lightagentd.policy.questions.question import State
 from lightagentd.signed.statement import Statement
 from lightagentd.tool import Effect, Place
+from lightagentd.worker.call import GOES_ON
 from lightagentd.worker.ways import must_keep
 
 NO_TERMS = {"confirm_within_s": 0, "check": "", "inverse": ""}
@@ -123,12 +126,38 @@ async def answered(dispatcher: Dispatcher, origin: Origin, approval: str, stream
     return replace(found, signed=await dispatcher.approver.signature(found.id))
 
 
+async def rest_signed(
+    dispatcher: Dispatcher, origin: Origin, ready: Ready, ruling: Ruling, stream: TurnStream, found: Input
+) -> Approval | None:
+    """The used approval of a call that goes on with a person's answer, which the approver shows and signs as
+    it does the call; None where its worker looks for none. Raises as `run` does for a call that waits.
+    """
+    if not is_verified(dispatcher, ready) or ruling.decision is Decision.ALLOW:
+        return None
+    approvals, facts = dispatcher.asked.approvals, rest_of(origin, found)
+    preview = f"It goes on after its question: {found.question}\nwith the answer: {found.answer}\n"
+    asked = await approval_of(dispatcher, origin, ready, ruling, None, preview, facts)
+    answer = await at_once(dispatcher, origin, asked)
+    await approvals.request(asked, *origin.asking(asked.id), changes=origin.asks(asked.id), answered=answer)
+    yes = granted(await answered(dispatcher, origin, asked.id, stream))
+    await approvals.use(yes.id, ready.bound(origin), ready.call_id, changes=origin.running())
+    return yes
+
+
+def rest_of(origin: Origin, found: Input) -> dict[str, Any]:
+    """What a signature expects under which a call goes on with a person's answer."""
+    question = found.question
+    if origin.above is not None:
+        question = question.removeprefix(f"{origin.chain}: ")
+    return {GOES_ON: {"question": question, "answer": found.answer}}
+
+
 def sent(
     origin: Origin,
     tool: str,
     expected: dict[str, Any],
     given: dict[str, Any],
-    granted: Approval | None,
+    approval: Approval | None,
     terms: Terms | None,
 ) -> dict[str, Any]:
     """The fields of `worker.call.Call` that a signature is about, and those beside them."""
@@ -137,7 +166,7 @@ def sent(
         "above": origin.agents_above,
         "takes_back": origin.takes_back,
         "terms": NO_TERMS if terms is None else terms.fields(),
-        "signed": {} if granted is None else granted.signed,
+        "signed": {} if approval is None else approval.signed,
         "expected": expected,
         "given": given | ({"must_keep": True} if must_keep(terms, tool) else {}),
     }

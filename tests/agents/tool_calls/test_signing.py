@@ -20,6 +20,7 @@ from tests.agents.asking import add, approvals, asked, asking, lines, prepare, r
 from tests.agents.scripted import ME, Scripted, types, until
 from tests.conftest import write
 from tests.scripted_model import call, say
+from tests.worker.verified import ASKER
 
 RULE = (
     '[[rule]]\nname = "free"\ndecision = "allow"\ntool = "probe"\nargs = {line = "free"}\n'
@@ -171,3 +172,27 @@ async def test_what_takes_a_change_back_asks_nobody_and_says_which(
         assert ran[0].given == {"must_keep": True}
         await until(lambda: not file.exists())
         assert (ran[1].takes_back, ran[1].signed, len(approver.statements)) == (ran[0].call_id, {}, 1)
+
+
+async def test_a_call_goes_on_with_an_answer_that_is_signed_too(
+    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(paths.config / "tools/asker.py", ASKER)
+    script = [call("asker_make", {"name": "ada"}), say("done")]
+    async with verifying(paths, script, tmp_path, monkeypatch) as made:
+        test, approver, ran = made
+        approver.yes.set()
+        inputs = test.daemon.registry.shared.asked.inputs
+        prompting = asyncio.create_task(test.prompt(await test.session()))
+        await until(lambda: inputs.questions.waiting == 1)
+        (question,) = inputs.questions.all()
+        approver.yes.clear()
+        await inputs.answer(question.id, "yes", uid=ME.uid)
+        rest = await asked(test)
+        assert len(ran) == 1
+        approver.yes.set()
+        assert result(await prompting)["result"] == "ok"
+        said = {"goes_on": {"question": "Really?", "answer": "yes"}}
+        assert approver.statements[rest.id].expected == ran[1].expected == said
+        assert [one.signed["grant"] for one in ran] == [*approver.statements]
+        assert (ran[1].call_id, ran[1].args) == (ran[0].call_id, ran[0].args)

@@ -93,7 +93,8 @@ class Request:
 class Leave:
     """A person's yes to one call for as long as its session goes on: to this statement, whose `call_id` is
     empty, on these terms. `tainted` says that it counts, too, when the daemon says that text from outside is
-    there. `left` is for how many calls more.
+    there. `left` is for how many calls more. Session, trigger and taint are the daemon's word: with a lie
+    about them it gets no other call than this one, and no more of them than that.
     """
 
     id: str

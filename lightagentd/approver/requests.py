@@ -161,9 +161,11 @@ class Requests:
         With `leave_tainted` they allow the same call for its session, too. Raises ApprovalClosed, Conflict,
         Panicked, StorageError.
         """
-        found = self.get(found.id)
-        if found.state != "waiting":
-            raise ApprovalClosed(f"{found.id} is {found.state} already.", field="approval")
+        there = self.get(found.id)
+        if there.state != "waiting":
+            raise ApprovalClosed(f"{found.id} is {there.state} already.", field="approval")
+        if there != found:  # it was asked for anew, while polkit was asked about the answer
+            raise ApprovalClosed(f"{found.id} is another question by now.", field="approval")
         answered = replace(found, by=by, answered_us=_now_us(), note=note, seat=seat or {})
         if not grant:
             return self._store(replace(answered, state="denied"))
@@ -200,11 +202,6 @@ class Requests:
         """Raises StorageError."""
         self._write(withdrawn=leave_id)
         self._leaves.pop(leave_id, None)
-
-    def end_session(self, session: str) -> None:
-        """No leave of a session counts any more. Raises StorageError."""
-        for one in [one for one in self._leaves.values() if one.statement.session == session]:
-            self.withdraw(one.id)
 
     async def answered(self, request_id: str) -> Request:
         """Wait until a request waits no more. Raises ApprovalNotFound."""

@@ -59,8 +59,9 @@ class ApproverInterface(VarlinkInterface, name="org.lightagent1.Approver"):
         for_session: bool | None = None,
         tainted: bool | None = None,
     ) -> Any:
-        """Allow the call whose digest was shown, once; with for_session the same call for its session, too.
-        Needs org.lightagent1.approve.
+        """Allow the call whose digest was shown, once; with for_session the same call for its session, too,
+        for a day and 50 calls at most, and with tainted also when text from outside is there: which session
+        that is, and whether such text is there, is the daemon's word. Needs org.lightagent1.approve.
         """
         given: dict[str, Any] = {
             "note": note,
@@ -138,12 +139,6 @@ class RequestsInterface(VarlinkInterface, name="org.lightagent1.ApproverRequests
         """The call will not run."""
         with _told():
             self._requests.lapse(approval)
-
-    @varlinkmethod(allow_foreign=True)
-    async def EndSession(self, *, session: str) -> None:
-        """What was allowed for a session counts no more."""
-        with _told():
-            self._requests.end_session(session)
 
     @varlinkmethod(return_parameter="panic", allow_foreign=True)
     async def Panic(self, *, reason: str | None = None) -> Any:

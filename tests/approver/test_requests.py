@@ -149,6 +149,19 @@ def test_one_id_stands_for_one_call(opened: Callable[[], Requests]) -> None:
         requests.add("apr_1", call(args={"unit": "ssh.service"}), SAID, soon_us())
 
 
+def test_an_answer_is_to_the_question_that_was_read(opened: Callable[[], Requests]) -> None:
+    """The daemon can have an id forgotten while polkit asks for a password, and register it anew."""
+    requests = opened()
+    read = add(requests)
+    requests.lapse("apr_1")
+    requests._drop("apr_1")
+    again = add(requests, args={"unit": "ssh.service"})
+    for grant in (True, False):
+        with pytest.raises(ApprovalClosed, match="another question"):
+            requests.answer(read, grant=grant, by=0)
+    assert requests.get("apr_1") == again
+
+
 def test_a_flood_keeps_no_question_from_being_asked(
     opened: Callable[[], Requests], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,6 +270,15 @@ def test_what_a_full_disk_does_not_take_did_not_happen(
             requests.answer(found, grant=True, by=0)
         assert requests.get(found.id).state == "waiting"
     monkeypatch.setattr(os, "write", real)
+
+    def fail(_: int) -> None:  # all of it is in the file by then
+        raise OSError(5, os.strerror(5))
+
+    with monkeypatch.context() as broken, pytest.raises(StorageError):
+        broken.setattr(os, "fdatasync", fail)
+        requests.answer(found, grant=True, by=0)
+    add(requests, 2)
+    assert opened().get(found.id) == found
     granted = requests.answer(found, grant=True, by=0)
     assert opened().get(found.id) == granted
 
@@ -331,8 +353,6 @@ def test_a_leave_ends(opened: Callable[[], Requests], monkeypatch: pytest.Monkey
     assert leave(opened()) == []
     with pytest.raises(NotFound):
         requests.leave("leave_x")
-    requests.answer(requests.get("apr_3"), grant=True, by=0, leave_tainted=False)
-    requests.end_session("ses_1")
     assert add(requests, 4).state == "waiting"
     requests.answer(requests.get("apr_4"), grant=True, by=0, leave_tainted=False)
     states = [add(requests, number).state for number in range(100, 100 + bounds.LEAVE_USES + 1)]

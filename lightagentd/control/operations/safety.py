@@ -101,7 +101,7 @@ class Safety(Operations, interface="org.lightagent1.Manager"):
 
     async def _tell_approver(self, stop: Stop) -> list[str]:
         """Where it signs what the workers run; gives the problems with that."""
-        if not self._pool.verifies:
+        if not self._pool.source.verifies:
             return []
         return await self._registry.shared.dispatcher.approver.stop(stop.reason)
 

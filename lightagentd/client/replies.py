@@ -227,10 +227,12 @@ Pruned = TypedDict("Pruned", {"removed": int, "sessions": list[str], "freed_byte
 PrunedReply = TypedDict("PrunedReply", {"pruned": Pruned})
 Compacted = TypedDict("Compacted", {"bytes_before": int, "bytes_after": int})
 HistoryCompactedReply = TypedDict("HistoryCompactedReply", {"compacted": Compacted})
+Removal = TypedDict("Removal", {"seq": int, "time_us": int, "by": int | None, "reason": str, "session": str,
+        "first_seq": int, "last_seq": int, "events": int, "rows": int, "states": list[str]})
 Verification = TypedDict("Verification", {"ok": bool, "events": int, "first_bad_seq": int, "reason": str,
         "head_seq": int, "head_hash": str, "first_seq": int, "began": str, "kept": int, "erased": int,
         "checkpoints": int, "key": str, "trusted": bool, "covered_seq": int, "index_entries": int,
-        "notes": list[str]})
+        "rows": int, "bad_rows": list[str], "removed": int, "removals": list[Removal], "notes": list[str]})
 VerificationReply = TypedDict("VerificationReply", {"verification": Verification})
 Token = TypedDict("Token", {"id": str, "name": str, "uid": int, "user": str, "scopes": list[str],
         "agents": list[str], "limits": TokenLimits, "created_us": int, "expires_us": int, "used_us": int,

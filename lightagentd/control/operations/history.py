@@ -173,7 +173,7 @@ class History(Operations, interface="org.lightagent1.History"):
         With dry_run say what would go, about, and remove nothing.
         """
         await self._access.admit(caller, Operation.ADMINISTER)
-        return await (self._upkeep.forecast() if dry_run else self._upkeep.prune())
+        return await (self._upkeep.forecast() if dry_run else self._upkeep.prune(caller.uid))
 
     @method("Compact", returns="compacted")
     async def compact(self, caller: Caller) -> api.Compacted:

@@ -1,0 +1,50 @@
+"""Carries out the attacks, one after the other, and prints what came of each as a line of JSON.
+
+It runs as root beside the attacker. A name of an attack as an argument has that one alone carried out.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from . import code, flooding, later, people, rules, seeing, signatures, system
+from .stage import ATTACKS, MARKS, Attack, Hand, Stage, eventually, fresh
+
+LAST = ("old_key", "flood_of_requests", "flood_of_connections")
+"""What others would not stand."""
+MODULES = (signatures, rules, code, later, people, seeing, system, flooding)
+
+
+def carried_out(stage: Stage, one: Attack) -> dict[str, Any]:
+    mark = MARKS / one.name
+    stage.said.clear()
+    began, problem, effect = time.monotonic(), "", False
+    try:
+        effect = bool(one.run(stage, mark))
+    except Exception:  # noqa: BLE001 - the others are to be carried out as well
+        problem = traceback.format_exc()
+    wait_s = 5.0 if one.is_control else 0.0
+    effect = eventually(mark.exists, wait_s) or effect
+    took_s = time.monotonic() - began
+    answers = sorted({said.partition(":")[0][:40] for said in stage.said})
+    told = {"name": one.name, "told": one.told, "control": one.is_control, "took_s": took_s}
+    return {**told, "effect": effect, "problem": problem, "codes": answers, "said": stage.said[-6:]}
+
+
+def main() -> None:
+    fresh(MARKS)
+    Path(MARKS).chmod(0o755)
+    stage = Stage(Hand(sys.argv[1]), Hand(sys.argv[2]))
+    chosen = [one for one in ATTACKS if one.name in sys.argv[3:] or not sys.argv[3:]]
+    chosen.sort(key=lambda one: one.name in LAST)
+    for one in chosen:
+        print(json.dumps(carried_out(stage, one)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -132,23 +132,23 @@ def verify(
 
 
 def _altered(found: dict[str, Any]) -> HistoryDamaged:
-    reason = found["reason"]
-    if not found["first_bad_seq"]:
-        return HistoryDamaged(
-            f"{reason[0].upper()}{reason[1:]}.",
-            suggestion="Look at what the approver and the worker wrote: journalctl -u lightagent-approver"
-            " -u 'lightagent-change@*' -o json",
-        )
+    reason, seq = found["reason"], found["first_bad_seq"]
     if found["bad_rows"] and reason == found["bad_rows"][0]:
         return HistoryDamaged(
             f"The stored state was altered: {reason}.",
             suggestion="A restart of the daemon takes such rows out of use: systemctl restart lightagentd. A"
             " backup has them as they were: lactl history restore",
         )
+    if not seq:
+        return HistoryDamaged(
+            f"{reason[0].upper()}{reason[1:]}.",
+            suggestion="Look at what the approver and the worker wrote: journalctl -u lightagent-approver"
+            " -u 'lightagent-change@*' -o json",
+        )
     return HistoryDamaged(
-        f"The history was altered at event {found['first_bad_seq']}: {reason}.",
+        f"The history was altered at event {seq}: {reason}.",
         suggestion="Compare with the journal, which has the hash of every event: "
-        f"journalctl -u lightagentd LIGHTAGENT_SEQ={found['first_bad_seq']}",
+        f"journalctl -u lightagentd LIGHTAGENT_SEQ={seq}",
     )
 
 

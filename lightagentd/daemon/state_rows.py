@@ -112,7 +112,7 @@ async def take_out(history: History) -> list[str]:
         events = [row.event() for row in bad[:_MOST_EVENTS]]
         if unnamed:
             events.append(StateTakenOut(message=_UNNAMED, state="", key="", value="").event())
-        if compared.covered_seq:
+        if compared.covered_seq >= 0:
             events += rows.listing(environment, history.redactor.text, txn, number, whole=True)
         return events
 

@@ -212,4 +212,5 @@ class History(Operations, interface="org.lightagent1.History"):
             indexes=indexes,
         )
         found = await asyncio.to_thread(verify, self._history.environment, terms)
-        return shown(api.Verification, found)
+        removals = [shown(api.Removal, one, states=[*one.states]) for one in found.removals]
+        return shown(api.Verification, found, removals=removals)

@@ -46,8 +46,8 @@ class RowsFound:
 
     count: int = 0
     """How many rows were compared; 0 where no checkpoint covers any."""
-    covered_seq: int = 0
-    """The event that covers them."""
+    covered_seq: int = -1
+    """The event that covers them: 0 in a new store, and -1 where there is none."""
     unsigned: int = 0
     """How many of them changed after that."""
     bad: tuple[BadRow, ...] = ()
@@ -94,7 +94,10 @@ def _named(environment: Environment, txn: Any, newest: int, changed: dict[Row, C
         one = changed.get(row)
         if one is not None and now == one.new and one.old in (wanted, one.new):
             continue
-        if now != wanted:
+        if one is not None and one.old == wanted and now != wanted:
+            why = "was altered: it is not as the daemon stored it last"
+            yield BadRow(state=state, key=key, raw_key=raw_key, value=value, why=why, seq=newest)
+        elif now != wanted:
             why = (
                 f"was altered: it is not the one that event {seq} lists"
                 if wanted

@@ -88,6 +88,11 @@ class Verification:
     notes: tuple[str, ...] = ()
     """What is allowed and worth knowing, such as a new key or a backup that was put in place."""
 
+    @property
+    def problem(self) -> str:
+        """What is wrong, and at which event."""
+        return f"event {self.first_bad_seq}: {self.reason}" if self.first_bad_seq else self.reason
+
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:

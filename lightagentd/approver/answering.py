@@ -64,11 +64,13 @@ class Answering:
     ) -> dict[str, Any]:
         """Allow the call whose digest was shown, once, on these terms (`config.terms.terms_of`); with
         `for_session` the same call for its session, too, with `tainted` also when text from outside is there.
+        The use of a key its owner may allow, too.
         """
         seat = await self._person(caller)
         given = _options(options)
         found = await self._found(caller, request_id)
-        caller = await self._authority.admit(caller, Operation.APPROVE, agent=found.statement.agent)
+        if not (found.statement.uses_key and caller.uid == found.statement.owner):
+            caller = await self._authority.admit(caller, Operation.APPROVE, agent=found.statement.agent)
         if not hmac.compare_digest(digest.encode("utf-8", "replace"), found.digest.encode()):
             raise ApprovalMismatch(
                 f"{found.id} asks about something else than what was shown. Nothing was allowed.",

@@ -167,7 +167,11 @@ def checked(
     if expires_us <= now_us:
         raise InvalidArgument("The time of the request is over already.", field="expires_us")
     made = Statement.of(statement)
-    if made.effect != CHANGE or not _AGENT.fullmatch(made.agent) or not 0 <= made.owner < 1 << 32:
+    if (
+        not (made.effect == CHANGE or made.uses_key)
+        or not _AGENT.fullmatch(made.agent)
+        or not 0 <= made.owner < 1 << 32
+    ):
         raise InvalidArgument("The statement is not about a change of an agent for a user.")
     for name, value in made.to_dict().items():
         most = COMMAND_CHARS if name in TERMS else FIELD_CHARS

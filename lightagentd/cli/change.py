@@ -66,8 +66,8 @@ def narrow(settings: Settings, agent: str, profile: str) -> None:
     """Leave an agent's worker for change only what a profile allows. For root.
 
     \b
-      services   starts, stops, reloads and enables units; writes only /etc/systemd
-      files      writes /etc, /srv, /opt, /usr/local, /var/www; no network, no bus
+      services   starts, stops, reloads, enables units
+      files      writes /etc, /srv, /opt, /usr/local, /var/www; no network
       packages   installs and removes packages, with the network
 
     None can mount, load modules, trace processes or see homes. 'services' and 'packages' keep mistakes

@@ -15,6 +15,7 @@ from typing import Any
 
 from lightagentd.config.terms import terms_of
 from lightagentd.host.paths import share_folder
+from lightagentd.signed.statement import USES_KEY
 
 _PERSON = "person"
 _ELSEWHERE = ("args", "tool_sha256", "call_id", "kit", "expected")
@@ -37,7 +38,8 @@ class TypedCall:
         """Whether a statement, as `Statement.to_dict` gives it, is about this call by this user and nothing
         else.
         """
-        wanted: dict[str, Any] = {"agent": self.agent or statement["agent"], "effect": "change"}
+        effect = "observe" if (self.tool, self.action) in USES_KEY else "change"
+        wanted: dict[str, Any] = {"agent": self.agent or statement["agent"], "effect": effect}
         wanted |= {"tool": self.tool, "action": self.action, "session": "", "trigger": _PERSON}
         wanted |= {"confirm_within_s": 0, "check": "", "inverse": ""} | self._terms()
         stated = {name: one for name, one in statement.items() if name not in _ELSEWHERE}

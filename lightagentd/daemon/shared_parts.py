@@ -56,7 +56,7 @@ def _policy(config: Config, content: Content, history: History, pool: Pool, gran
         disk_low=lambda: history.disk_low,
         granted=granted,
         verified=lambda: pool.source.verifies,
-        trusts_taint=config.worker.trust_daemon_taint,
+        trusts=config.worker,
     )
 
 

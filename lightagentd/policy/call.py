@@ -42,6 +42,7 @@ BUILT_IN_RULES = frozenset(
         "trigger-effects",
         "session-leave",
         "unsigned-change",
+        "unsigned-key",
     }
 )
 """The names of rules that no file may give to its own."""

@@ -23,6 +23,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from lightagentd.config.configuration import Worker
 from lightagentd.errors import (
     ApprovalRequired,
     ChangeNotEnabled,
@@ -33,6 +34,7 @@ from lightagentd.errors import (
 from lightagentd.policy.call import CHECK, CONFIRM, CONTEXT, PERSON, Decision, PolicyCall, Ruling
 from lightagentd.policy.rulefiles import RuleSet
 from lightagentd.policy.rules import LoadedRule
+from lightagentd.signed.statement import USES_KEY
 from lightagentd.tool import Effect
 
 __all__ = [
@@ -74,8 +76,10 @@ class Explanation:
 class Policy:
     """Decides on calls. `enforced`: the workers' sandbox holds. `trusted_skill`: whether nobody else can
     write the files of an agent's skill. `disk_low`: the disk has room only to record calls that observe.
-    `granted` gives the effects that a trigger has without a person. `verified`: workers for change take no
-    word of the daemon, so that a change runs without a person only by a rule that needs none (`verifying`).
+    `granted` gives the effects that a trigger has without a person. `verified`: workers for change and the
+    key store take no word of the daemon, so that a change, or the use of a key, runs without a person only by
+    a rule that needs none (`worker.verifying`, `worker.admission`). `trusts` says with what the daemon is
+    trusted all the same.
 
     `rules` are the active rules of policy.d, replaced as a whole. `problem` says why newer ones were
     rejected, if so, and `lint` names the rules that can match nothing.
@@ -90,12 +94,12 @@ class Policy:
         disk_low: Callable[[], bool] = lambda: False,
         granted: Callable[[str], Sequence[Effect]] = lambda _: (),
         verified: Callable[[], bool] = lambda: False,
-        trusts_taint: bool = False,
+        trusts: Worker | None = None,
     ) -> None:
         self._enforced = enforced
         self._trusted_skill = trusted_skill
         self._disk_low, self._granted, self._verified = disk_low, granted, verified
-        self._trusts_taint = trusts_taint
+        self._trusts = trusts or Worker()
         self.rules = rules or RuleSet()
         self.problem = ""
         self.lint: tuple[str, ...] = ()
@@ -113,7 +117,7 @@ class Policy:
     @property
     def trusts_taint(self) -> bool:
         """Whether it takes that about taint."""
-        return self._trusts_taint
+        return self._trusts.trust_daemon_taint
 
     def decide(self, call: PolicyCall) -> Ruling:
         """The ruling on one call. Never raises."""
@@ -146,9 +150,10 @@ class Policy:
             else:
                 notes.append(f"The session is tainted: {ruling.rule} alone would allow the call.")
                 ruling, decided = _by_taint(taint, seen), None
-        verified = effect is Effect.CHANGE and self._verified()
+        uses_key = (call.tool, call.action) in USES_KEY and not self._trusts.trust_daemon_keys
+        verified = (effect is Effect.CHANGE or uses_key) and self._verified()
         unsigned = verified and ruling.decision is Decision.ALLOW
-        if unsigned and not (decided and decided.needs_no_word(trusts_taint=self._trusts_taint)):
+        if unsigned and not (decided and decided.needs_no_word(trusts_taint=self._trusts.trust_daemon_taint)):
             notes.append(f"{ruling.rule} alone would allow the call, if its worker took the daemon's word.")
             ruling, decided = _by_worker(seen), None
         if (
@@ -281,10 +286,12 @@ def _by_taint(rule: str, call: PolicyCall) -> Ruling:
 
 
 def _by_worker(call: PolicyCall) -> Ruling:
-    reason = (
-        f"The worker of {call.agent} for change runs {call.tool}.{call.action} without a person only where a"
-        " rule says even_if_tainted and names neither a caller nor a trigger."
-    )
+    name = f"{call.tool}.{call.action}"
+    only = "without a person only where a rule says even_if_tainted and names neither a caller nor a trigger."
+    if call.effect is not Effect.CHANGE:
+        reason = f"The key store runs {name} {only}"
+        return _refusal(Decision.ASK, "unsigned-key", reason, _asked(reason))
+    reason = f"The worker of {call.agent} for change runs {name} {only}"
     return _refusal(Decision.ASK, "unsigned-change", reason, _asked(reason))
 
 

@@ -17,6 +17,10 @@ from lightagentd.errors import InvalidArgument
 _DOMAIN = b"lightagentd change 1\0"
 
 
+USES_KEY = frozenset({("crypto", "sign")})
+"""Actions that use a private key of the key store: they change nothing, and are signed as changes are."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Statement:
     """One call of an agent. `tool_sha256` is that of the tool's file, `expected` what the call rests on, and
@@ -66,6 +70,11 @@ class Statement:
     def on_terms(self, terms: Mapping[str, Any]) -> Self:
         """The same call on these terms, by the names of `config.terms.TERMS`."""
         return replace(self, **terms)
+
+    @property
+    def uses_key(self) -> bool:
+        """Whether it is about a key of its owner's."""
+        return self.effect == "observe" and (self.tool, self.action) in USES_KEY
 
     @property
     def digest(self) -> str:

@@ -65,6 +65,11 @@ class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
         """All processes as JSON, for the script of a skill (`toolkit.proc.survey`)."""
         from lightagentd.toolkit.proc.survey import survey  # few workers run one
 
+        try:
+            if self._worker.admission is not None:
+                self._worker.admission.survey(owner)
+        except LightagentError as err:
+            raise error_reply(err) from err
         return await asyncio.to_thread(survey, owner, files=files)
 
     @varlinkmethod(allow_foreign=True)
@@ -116,6 +121,9 @@ class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
             )
             found = self._worker.find(asked.tool, asked.action, asked.kit, asked.effect)
             checked = check_args(found, asked.args)
+            if (admission := self._worker.admission) is not None:
+                sha256 = self._worker.loaded(asked.tool, asked.kit).sha256
+                admission.call(asked, checked.model_dump(mode="json"), sha256)
             if asked.resumed is not None:
                 found = going_on(found, asked.resumed["state"], asked.resumed["answer"])
             running = CallContext(

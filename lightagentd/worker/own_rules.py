@@ -1,5 +1,5 @@
-"""The rules of policy.d as a worker for change reads and evaluates them itself, for calls without a signature
-and against calls with one.
+"""The rules of policy.d as a worker for change, and the key store, read and evaluate them themselves: for
+calls without a signature, and against calls with one.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ class OwnRules:
 
     def __init__(self, config: Path) -> None:
         self._config = config
-        self._read: tuple[object, RuleSet, bool] | None = None
+        self._read: tuple[object, RuleSet, configuration.Worker] | None = None
 
     def ruling(self, statement: Statement, *, signed: bool) -> tuple[str, list[Terms]] | None:
         """The rule that allows it without a signature, for its agent and for those above it, and the terms
         that rules ask for; None for none. Raises PolicyDenied.
         """
-        rules, trusts = self._rules()
+        rules, settings = self._rules()
+        trusts = settings.trust_daemon_taint
         labels, terms, asks = [], [], False
         for agent in (statement.agent, *statement.above):
             call = _policy_call(statement, agent, signed=signed)
@@ -44,17 +45,20 @@ class OwnRules:
             labels += [] if decided is None else [decided.label]
         return None if asks else (labels[0], terms)
 
-    def _rules(self) -> tuple[RuleSet, bool]:
-        """The rules in force, and whether the daemon is trusted with taint. Raises ConfigError: where they
-        cannot be read nobody knows what they deny, and nothing runs.
+    def trusts_keys(self) -> bool:
+        """Whether the daemon is trusted with the use of keys. Raises ConfigError."""
+        return self._rules()[1].trust_daemon_keys
+
+    def _rules(self) -> tuple[RuleSet, configuration.Worker]:
+        """The rules in force, and with what the daemon is trusted. Raises ConfigError: where they cannot be
+        read nobody knows what they deny, and nothing runs.
         """
         try:
             files = [*rule_files(self._config / "policy.d"), *configuration.files(self._config)]
             state = [(str(one), _state(one.stat())) for one in files]
             if self._read is None or self._read[0] != state:
                 rules = load_texts(read_files(rule_files(self._config / "policy.d")))
-                trusts = configuration.load(self._config)[0].worker.trust_daemon_taint
-                self._read = (state, rules, trusts)
+                self._read = (state, rules, configuration.load(self._config)[0].worker)
         except (OSError, LightagentError) as err:
             why = reason(err, at=True) if isinstance(err, OSError) else err.message.rstrip(".")
             raise ConfigError(
@@ -94,8 +98,8 @@ def _policy_call(statement: Statement, agent: str, *, signed: bool) -> PolicyCal
         tool=statement.tool,
         action=statement.action,
         args=statement.args,
-        effect=Effect.CHANGE,
-        agent_effects=(Effect.CHANGE,),
+        effect=Effect(statement.effect),
+        agent_effects=(Effect(statement.effect),),
         offered=True,
         agent_skills=None,
         caller=statement.owner if signed else None,

@@ -44,6 +44,7 @@ from lightagentd.text.reason import reason
 from lightagentd.tool import Action, Args, Effect, Place, Preview, Tool
 from lightagentd.varlink.server import Peer, VarlinkServer
 from lightagentd.worker import landlock
+from lightagentd.worker.admission import Admission
 from lightagentd.worker.calls import CallContext, result_event, run_action
 from lightagentd.worker.cgroups import CallCgroup, CallCgroups
 from lightagentd.worker.confine import only_writing_to
@@ -83,14 +84,15 @@ class Worker:
         cgroups: CallCgroups | None = None,
         effect: Effect = Effect.OBSERVE,
         verifier: Verifier | None = None,
+        admission: Admission | None = None,
     ) -> None:
-        """`cgroups`, `effect` and `verifier` are those of a worker unit."""
+        """`cgroups`, `effect` and `verifier` are of a worker's unit, `admission` is of that of a place."""
         self.tools = tools
         self.retired = asyncio.Event()
         """The worker is to exit."""
         self._cgroups = cgroups
         self._effect = effect
-        self.verifier = verifier
+        self.verifier, self.admission = verifier, admission
         self._place = place
         self._own_scratch = scratch is not None
         self._scratch = scratch or Path(tempfile.gettempdir())
@@ -116,6 +118,8 @@ class Worker:
 
     def loaded(self, tool: str, kit: str, effect: Effect = Effect.OBSERVE) -> LoadedTool:
         """A tool, of the agent's kit if not of all. Raises ToolNotFound, PermissionDenied."""
+        if kit and self._place in MACHINE:
+            raise PermissionDenied(f"The worker for {self._place} loads no file of a kit.")
         change = Effect.CHANGE in (effect, self._effect)
         return self._kit.beside(self.tools, tool, kit, change=change)
 
@@ -315,6 +319,8 @@ async def serve(worker: Worker, sock: socket.socket, idle_timeout_s: float) -> N
             from lightagentd.worker.change_interface import ChangeInterface  # only workers for change need it
 
             return [ChangeInterface(worker, worker.verifier)]
+        if worker.admission is not None:
+            return [WorkerInterface(worker)]
         servers = ServersInterface(worker.path_of, worker.block)
         return [WorkerInterface(worker), HooksInterface(worker.retired.set), servers]
 
@@ -336,8 +342,9 @@ async def serve(worker: Worker, sock: socket.socket, idle_timeout_s: float) -> N
     finally:
         await server.close()
         await worker.close()
-        if worker.verifier is not None:
-            worker.verifier.close()
+        for guard in (worker.verifier, worker.admission):
+            if guard is not None:
+                guard.close()
 
 
 def main(
@@ -347,10 +354,11 @@ def main(
     cgroups: CallCgroups | None = None,
     effect: Effect = Effect.OBSERVE,
     verifier: Verifier | None = None,
+    admission: Admission | None = None,
 ) -> None:
     """Run as a worker until it is no longer needed; `ends` says how a call's leftovers are killed.
 
-    `cgroups`, `effect` and `verifier` are those of a worker unit.
+    `cgroups`, `effect` and `verifier` are those of a worker unit, `admission` that of a place's unit.
     """
     parser = argparse.ArgumentParser(
         prog="lightagent-worker", description="Runs the tool calls of one agent and effect."
@@ -385,6 +393,7 @@ def main(
         cgroups=cgroups,
         effect=effect,
         verifier=verifier,
+        admission=admission,
     )
     if options.place is not None and not forbid_programs():
         _log.warning("no filter of system calls can be made here: only the sandbox keeps programs out")

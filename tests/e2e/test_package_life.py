@@ -176,8 +176,8 @@ def active(machine: Machine) -> set[str]:
 
 
 def ended(machine: Machine, unit: str) -> None:
-    """Wait until the main process of a unit has ended; the unit stays."""
-    eventually(lambda: show(machine, unit, "SubState") != "running", f"{unit} is done")
+    """Wait until the main process of a unit has ended, which may be apt and take long; the unit stays."""
+    eventually(lambda: show(machine, unit, "SubState") != "running", f"{unit} is done", deadline_s=90)
 
 
 def state(machine: Machine, unit: str) -> str:
@@ -308,7 +308,11 @@ def test_what_ran_runs_again_and_nothing_else(fresh: Machine, upgraded: Upgraded
     lasting = {UNIT, "lightagentd.socket", CHANGE_SOCKET, TIMER}
     assert lasting <= upgraded.active_before
     assert lasting <= active(fresh)
-    assert links(fresh) == ["system/dbus-org.lightagent1.service", f"system/multi-user.target.wants/{UNIT}"]
+    assert links(fresh) == [
+        "system/dbus-org.lightagent1.Approver.service",
+        "system/dbus-org.lightagent1.service",
+        f"system/multi-user.target.wants/{UNIT}",
+    ]
 
 
 def test_a_worker_for_change_of_the_version_before_changes_things(fresh: Machine, upgraded: Upgraded) -> None:

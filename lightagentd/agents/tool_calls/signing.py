@@ -1,4 +1,4 @@
-"""The part of a call for change that the approver signs, where systemd runs its worker.
+"""The part of a call for change, or with a key, that the approver signs, where systemd runs its worker.
 
 There the worker believes no word of the daemon: a person answers at the approver, and the call goes to the
 worker with the signature of that answer.
@@ -21,7 +21,7 @@ from lightagentd.policy.questions.approval import Approval
 from lightagentd.policy.questions.approvals import granted
 from lightagentd.policy.questions.inputs import Input
 from lightagentd.policy.questions.question import State
-from lightagentd.signed.statement import Statement
+from lightagentd.signed.statement import USES_KEY, Statement
 from lightagentd.tool import Effect, Place
 from lightagentd.worker.call import GOES_ON
 from lightagentd.worker.ways import must_keep
@@ -32,7 +32,8 @@ NO_TERMS = {"confirm_within_s": 0, "check": "", "inverse": ""}
 def is_verified(dispatcher: Dispatcher, ready: Ready) -> bool:
     """Whether the worker that runs a call looks for its signature."""
     to_change = ready.effect is Effect.CHANGE and ready.action.place in (None, Place.SERVER)
-    return to_change and dispatcher.pool.source.verifies
+    uses_key = (ready.action.tool, ready.action.name) in USES_KEY
+    return (to_change or uses_key) and dispatcher.pool.source.verifies
 
 
 async def approval_of(
@@ -66,7 +67,7 @@ async def _registered(dispatcher: Dispatcher, origin: Origin, ready: Ready, aske
     """
     if origin.takes_back or not is_verified(dispatcher, ready):
         return asked
-    kept = dispatcher.pool.own_tools.kit_for(asked.agent, Effect.CHANGE)
+    kept = dispatcher.pool.own_tools.kit_for(asked.agent, ready.action.place or Effect.CHANGE)
     statement = Statement(
         agent=asked.agent,
         tool=asked.tool,

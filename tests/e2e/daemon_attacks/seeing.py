@@ -59,8 +59,15 @@ def _daemon(stage: Stage, answers: dict[str, Any]) -> None:
 
 def _asked(stage: Stage, mark: Path) -> tuple[Any, str]:
     """What is to run, which no person would allow, and its id at the approver."""
-    wanted = stage.command(f"touch {mark} # {NEVER}")
+    wanted = stage.command(f": {NEVER}; touch {mark}")
     return wanted, stage.register(wanted, preview="nothing much", reason="It is harmless.")
+
+
+def _then_yes(stage: Stage, seen: str, request: str) -> str:
+    """A person's yes after what they have seen, unless that warned them."""
+    if "lactl panic" in seen or "something else" in seen:
+        return seen
+    return seen + stage.lactl("approve", request, typed="y\n")
 
 
 def _unseen(mark: Path, seen: str) -> bool:
@@ -99,8 +106,7 @@ def another_shown(stage: Stage, mark: Path) -> bool:
                 "Approvals.List": {"approvals": [lie]},
             },
         )
-        seen = stage.lactl("approvals", "show", request)
-        seen += stage.lactl("approve", request, typed="y\n")
+        seen = _then_yes(stage, stage.lactl("approvals", "show", request), request)
         stage.run(wanted, stage.signature(request))
         if mark.exists() and NEVER in seen:
             mark.unlink()  # they have read it, and said yes
@@ -117,7 +123,7 @@ def another_listed(stage: Stage, mark: Path) -> bool:
     lie = _approval(request, stage.command("systemctl status nginx"), approver="")
     truth = _approval(request, wanted)
     _daemon(stage, {"Approvals.Get": {"approval": truth}, "Approvals.List": {"approvals": [lie]}})
-    seen = stage.lactl("approvals") + stage.lactl("approve", request, typed="y\n")
+    seen = _then_yes(stage, stage.lactl("approvals"), request)
     stage.run(wanted, stage.signature(request))
     return _unseen(mark, seen)
 

@@ -49,12 +49,8 @@ from lightagentd.worker.pool import Pool
 Granted = Callable[[str], Sequence[Effect]]
 
 
-def shared_parts(
-    config: Config, paths: Paths, history: History, pool: Pool, panic: Panic, granted: Granted
-) -> SharedParts:
-    """`granted` gives the effects that a trigger has without a person."""
-    limits, content, profiles = config.limits, Content(paths), Profiles(history)
-    policy = Policy(
+def _policy(config: Config, content: Content, history: History, pool: Pool, granted: Granted) -> Policy:
+    return Policy(
         enforced=lambda: pool.backend.enforced,
         trusted_skill=content.trusts_skill,
         disk_low=lambda: history.disk_low,
@@ -62,6 +58,14 @@ def shared_parts(
         verified=lambda: pool.source.verifies,
         trusts_taint=config.worker.trust_daemon_taint,
     )
+
+
+def shared_parts(
+    config: Config, paths: Paths, history: History, pool: Pool, panic: Panic, granted: Granted
+) -> SharedParts:
+    """`granted` gives the effects that a trigger has without a person."""
+    limits, content, profiles = config.limits, Content(paths), Profiles(history)
+    policy = _policy(config, content, history, pool, granted)
     asked = AllQuestions(history, limits, key_file=paths.state / "approvals.key")
     plans, offers = Plans(history), Offers(history, policy, content.members_of, content.skill_names)
     metadata = Metadata(config.models, paths.state / "models.json")

@@ -63,6 +63,8 @@ from lightagentd.worker.verifying import Verifier
 _log = logging.getLogger(__name__)
 
 PREVIEW_LIMIT_S = 10.0
+STOP_LOOK_S = 1.0
+"""How soon a worker for change sees an emergency stop that the daemon does not tell it."""
 _KILL_ROUNDS, _KILL_PAUSE_S = 400, 0.005
 """How often and how fast killed processes are checked for: they take a moment to go."""
 
@@ -319,8 +321,11 @@ async def serve(worker: Worker, sock: socket.socket, idle_timeout_s: float) -> N
     try:
         while not stop.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(5.0, idle_timeout_s)):
+                async with asyncio.timeout(min(STOP_LOOK_S if worker.verifier else 5.0, idle_timeout_s)):
                     await stop.wait()
+            if worker.verifier is not None and worker.running and worker.verifier.stopped:
+                _log.error("An administrator has stopped everything: what runs here ends now.")
+                break
             if server.connections:
                 idle_since = loop.time()
             elif loop.time() - idle_since > idle_timeout_s:

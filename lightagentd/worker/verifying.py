@@ -295,9 +295,14 @@ class Verifier:
             found["must_keep"] = True
         return found
 
+    @property
+    def stopped(self) -> bool:
+        """Whether an administrator has stopped everything, as the approver keeps it."""
+        return (self._approver / PANIC).exists()
+
     def _check_stopped(self) -> None:
         """Raises Panicked."""
-        if (self._approver / PANIC).exists():
+        if self.stopped:
             raise Panicked(
                 "An administrator has stopped everything.",
                 suggestion="Nothing runs until an administrator says: lactl panic --off",
@@ -323,7 +328,10 @@ class Verifier:
         command, cwd = str(args.get("command", "")), str(args.get("cwd", "/"))
         _, now = await asyncio.to_thread(bound.facts, command, cwd, owner)
         seen = call.expected.get("files")
-        if missing := {*now.get("files", {})} - {*(seen if isinstance(seen, dict) else ())}:
+        missing = {*now.get("files", {})} - {*(seen if isinstance(seen, dict) else ())}
+        if not call.expected.get("folder") and bound.others_write(cwd, {0, owner}):
+            missing.add(cwd)
+        if missing:
             raise Conflict(
                 f"Others can write {min(missing)}, and who approved the command was not told its content.",
                 suggestion="Put it into a folder of root's, look at it, and ask again.",

@@ -23,6 +23,7 @@ from lightagentd.errors import (
     PermissionDenied,
     PolicyDenied,
     StorageError,
+    Unavailable,
     WorkerUnavailable,
 )
 from lightagentd.worker.call import Call
@@ -221,6 +222,11 @@ async def test_a_command_names_no_file_that_others_write_and_the_person_was_not_
     os.chown(script, 54321, 0)
     call = worker.call("bash.exec", command=f"sh {script}", effect="change")
     await refused(worker, call, Conflict, "was not told its content", signed=worker.signed(call))
+    folder = worker.base / "theirs"
+    folder.mkdir()
+    os.chown(folder, 54321, 0)
+    call = worker.call("bash.exec", command="make", effect="change", cwd=str(folder))
+    await refused(worker, call, Conflict, r"Others can write .*theirs", signed=worker.signed(call))
 
 
 async def test_an_undo_is_signed_with_what_it_puts_back(worker: Verified) -> None:
@@ -334,6 +340,7 @@ async def test_what_was_used_and_promised_is_known_after_a_restart() -> None:
             await worker.run(call, signed=signed)
         await _check_way_back(worker, call)
         await _check_rest(worker, asking, {"state": asked["state"], "answer": "yes"})
+        await _check_stop(worker)
 
 
 async def _check_damaged(worker: Verified) -> None:
@@ -383,3 +390,18 @@ async def _check_rest(worker: Verified, call: Call, on: dict[str, Any]) -> None:
     await refused(worker, rest, ApprovalMismatch, "not what was approved", **(signed | no))
     assert (await worker.run(rest, **signed))[-1]["output"] == "ada: yes"
     await refused(worker, rest, PolicyDenied, "does not go on", **signed)
+
+
+async def _check_stop(worker: Verified) -> None:
+    """An emergency stop at the approver ends what runs, although the daemon hangs up on nothing."""
+    path = worker.base / "files/stopped"
+    call = worker.call("bash.exec", command=f"sleep 3; touch {path}", effect="change")
+    task = asyncio.create_task(worker.run(call, signed=worker.signed(call)))
+    while not any(one["kind"] == "begun" for one in worker.records()):
+        await asyncio.sleep(0.01)
+    (worker.base / "approver/panic").touch()
+    with pytest.raises(Unavailable):
+        await task
+    assert worker.process is not None
+    await asyncio.to_thread(worker.process.wait)
+    assert not path.exists()

@@ -270,6 +270,16 @@ def test_what_a_full_disk_does_not_take_did_not_happen(
             requests.answer(found, grant=True, by=0)
         assert requests.get(found.id).state == "waiting"
     monkeypatch.setattr(os, "write", real)
+
+    def fail(_: int) -> None:  # all of it is in the file by then
+        raise OSError(5, os.strerror(5))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fdatasync", fail)
+        with pytest.raises(StorageError):
+            requests.answer(found, grant=True, by=0)
+    add(requests, 2)
+    assert opened().get(found.id) == found
     granted = requests.answer(found, grant=True, by=0)
     assert opened().get(found.id) == granted
 

@@ -79,7 +79,7 @@ def _compared(settings: Settings, found: list[dict[str, Any]]) -> list[dict[str,
     except LightagentError as err:
         warn(f"The list is the daemon's word alone. {err.message}", err.suggestion)
         return found
-    listed = [_compared_one(one, requests.pop(one["id"], None)) for one in found]
+    listed = [_compared_one(settings, one, requests.pop(one["id"], None)) for one in found]
     if differ := [one["id"] for one in listed if one.get("problem")]:
         warn(
             f"The daemon says of {visible(', '.join(differ))} something else than the approver.",
@@ -90,11 +90,19 @@ def _compared(settings: Settings, found: list[dict[str, Any]]) -> list[dict[str,
     return listed
 
 
-def _compared_one(found: dict[str, Any], request: dict[str, Any] | None) -> dict[str, Any]:
+def _compared_one(
+    settings: Settings, found: dict[str, Any], request: dict[str, Any] | None
+) -> dict[str, Any]:
     if not found["approver"] or found["state"] != "waiting":
         return found
-    if request is None:
-        return {**found, "problem": "The approver has no such question."}
+    if request is None:  # it is answered by now, or not for everybody who sees the daemon's list
+        try:
+            settings.approver.call("Approver.Get", approval=found["id"])
+        except ApprovalNotFound as err:
+            return {**found, "problem": err.message}
+        except LightagentError:
+            pass
+        return found
     left_out = {} if found["args"] else {"args": request["statement"]["args"]}
     try:
         question = question_of({**without_request(found), **left_out}, request)

@@ -157,8 +157,13 @@ def test_it_is_told_when_the_daemon_shows_something_else(
         assert (done.status, done.out) == (ApprovalMismatch.exit_status, "")
         assert "lactl panic" in done.err
     hidden = asked(approver, statement())["id"]
+    answered = asked(approver, statement())
+    approver.lapse(answered["id"])
+    made_up = {**answered, "id": f"apr_{'f' * 16}"}
+    scripted.answer("Approvals.List", {"approvals": [found, answered, made_up]})
     done = lactl("approvals")
-    assert "waiting, DIFFERS" in done.out
+    states = [line.split("\t")[1] for line in done.out.splitlines()]
+    assert states == ["waiting, DIFFERS", "waiting", "waiting, DIFFERS"]
     assert hidden in done.err
     assert approver.get(found["id"])["state"] == "waiting"
     assert lactl("deny", found["id"]).status == 0  # that needs no comparison

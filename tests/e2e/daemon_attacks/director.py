@@ -12,12 +12,12 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from . import code, flooding, later, people, rules, seeing, signatures, system
+from . import code, flooding, later, lying, people, rules, seeing, signatures, system
 from .stage import ATTACKS, MARKS, Attack, Hand, Stage, eventually, fresh
 
 LAST = ("old_key", "flood_of_requests", "flood_of_connections")
 """What others would not stand."""
-MODULES = (signatures, rules, code, later, people, seeing, system, flooding)
+MODULES = (signatures, rules, code, later, people, seeing, lying, system, flooding)
 
 
 def carried_out(stage: Stage, one: Attack) -> dict[str, Any]:

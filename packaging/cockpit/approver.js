@@ -7,6 +7,7 @@ const _ = cockpit.gettext;
 const NAME = "org.lightagent1.Approver";
 const PATH = "/org/lightagent1/Approver";
 const DOMAIN = "lightagentd change 1\0";
+export const TAKEN_OVER = _("Somebody may have taken over the daemon: stop everything, then look at the journal.");
 const SAME = ["agent", "tool", "action", "effect", "call_id", "confirm_within_s", "check", "inverse"];
 
 /** Call a method; `asks` lets polkit ask for a password, and else takes Cockpit's administrative access. */
@@ -66,8 +67,7 @@ export async function questionOf(asked) {
     const differs = SAME.filter(name => name in asked && asked[name] !== statement[name]);
     if (differs.length || canonical(told) !== canonical(Object.fromEntries(Object.entries(statement.args).filter(([name]) => !hidden.includes(name)))) ||
             found.id.v !== id || found.digest.v !== await digestOf(signed))
-        throw new Failure("other", _("The daemon says something else than what would run. Nothing was answered."),
-                          _("Somebody may have taken over the daemon: stop everything, then look at the journal."));
+        throw new Failure("other", _("The daemon says something else than what would run. Nothing was answered."), TAKEN_OVER);
     return {
         ...asked, ...statement, id, args: shown, cwd: String(statement.args.cwd || ""), preview: String(said.preview || ""), signed,
         digest: found.digest.v, expires_us: found.expires_us.v, state: found.state.v, exact: canonical(statement) === signed,
@@ -80,4 +80,39 @@ export async function answered(method, { id, digest }, options) {
             .map(([name, one]) => [name, { t: typeof one === "boolean" ? "b" : "s", v: one }]));
     const args = method === "Approve" ? [id, digest, given] : [id, given];
     return { state: (await ask(method, method === "Approve" ? "ssa{sv}" : "sa{sv}", args, true)).state.v };
+}
+
+/** A value of TOML on one line, as the daemon writes it into a rule. Fails for anything else. */
+function tomlValue(text) {
+    const json = text.replace(/"(?:[^"\\]|\\.)*"|=/g, one => one === "=" ? ":" :
+        one.replace(/\\(?:U([0-9A-Fa-f]{8})|.)/g, (found, code) => code ? JSON.stringify(String.fromCodePoint(parseInt(code, 16))).slice(1, -1) : found));
+    return JSON.parse(json);
+}
+
+function withoutNulls(value) {
+    return Object.fromEntries(Object.entries(value).filter(([, one]) => one !== null));
+}
+
+/** Whether a rule of the daemon allows the call that was shown, and no other. */
+export function isRuleFor(text, signed, tainted) {
+    const statement = JSON.parse(signed);
+    const wanted = { decision: "allow", even_if_tainted: tainted, agent: statement.agent, tool: statement.tool,
+                     action: statement.action, effect: statement.effect, exactly: withoutNulls(statement.args) };
+    try {
+        const [head, tests] = text.split("\nmatch = [{}]\nnot_match = [\n");
+        const lines = head.split("\n").filter(line => !/^# [ -~]*$/.test(line));
+        if (lines.shift() !== "[[rule]]" || !/^(  \{[ -~]*\},\n)*\]\n$/.test(tests))
+            return false;
+        const found = {};
+        for (const line of lines) {
+            const [, name, value] = /^([a-z_]+) = ([ -~]+)$/.exec(line);
+            if (name in found)
+                return false;
+            found[name] = tomlValue(value);
+        }
+        ["name", "reason", "trigger", "caller"].forEach(name => delete found[name]);
+        return canonical(found) === canonical(wanted);
+    } catch {
+        return false;
+    }
 }

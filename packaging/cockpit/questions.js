@@ -1,7 +1,7 @@
 // Calls that wait for a yes and questions that wait for an answer, as they are shown wherever they are met.
 
-import { answered, otherLetters, questionOf } from "./approver.js";
-import { call } from "./bus.js";
+import { answered, isRuleFor, otherLetters, questionOf, TAKEN_OVER } from "./approver.js";
+import { call, Failure } from "./bus.js";
 import { button, diff, facts, failure, field, fill, h, label, pre, replace, select, span, table, when } from "./dom.js";
 
 const _ = cockpit.gettext;
@@ -58,8 +58,10 @@ async function writeRule(id, rule, tainted) {
 }
 
 /** The rule that would allow a call always, with what it would have allowed; `allow` answers the call itself. */
-async function proposal(id, tainted, allow) {
+async function proposal(id, tainted, signed, allow) {
     const rule = await call("Approvals.ProposeRule", [id], { tainted });
+    if (signed && !isRuleFor(rule.text, signed, tainted))
+        throw new Failure("other", _("The daemon proposes a rule for something else than what was shown. Nothing was written."), TAKEN_OVER);
     const write = async () => {
         await writeRule(id, rule, tainted);
         await allow();
@@ -123,7 +125,7 @@ function callCard(asked, { compact = false } = {}) {
             h("div.actions", {}, field(_("Note to the agent"), note), may ? [
                 button(_("Allow once"), () => allow({}), { kind: "primary" }),
                 button(_("Allow in this session"), () => allow({ for_session: true, tainted: tainted.checked })),
-                button(_("Always …"), async () => replace(proposed, await proposal(id, tainted.checked, () => allow({}))))] : null,
+                button(_("Always …"), async () => replace(proposed, await proposal(id, tainted.checked, asked.signed, () => allow({}))))] : null,
             button(_("Deny"), () => answer("Deny", {}), { kind: "danger" })),
             may ? [
                 h("label.check-line", {}, tainted, _("In this session and always: also while text from outside is in it")),

@@ -63,6 +63,7 @@ EXPECTED = (
     "/usr/share/man/man5/lightagent-tool.5.gz",
     "/usr/share/man/man5/lightagentd.toml.5.gz",
     "/usr/share/man/man5/org.lightagent1.5.gz",
+    "/usr/share/man/man8/lightagent-approver.8.gz",
     "/usr/share/man/man8/lightagentd.8.gz",
     "/usr/share/doc/lightagentd/README.md.gz",
     "/usr/share/doc/lightagentd/docs/tools.md.gz",

@@ -39,6 +39,18 @@ ExecReload=
 ExecReload=/bin/true
 WatchdogSec=0
 """
+LEFT = (
+    "kits/ops",
+    "kits/evil",
+    "kits/served",
+    "hooks",
+    "policy.d",
+    "own-approver",
+    "x",
+    "audit.new",
+    "history.new",
+)
+"""What attacks leave in the daemon's state."""
 AGENT = "---\ndescription: Works.\neffects: [observe, reach, change]\n---\nDo what you are asked to.\n"
 GROUPS = ("signatures", "rules", "code", "later", "people", "seeing", "lying", "system", "flooding")
 """The modules of attacks, in the order in which they are carried out; the last one leaves most behind."""
@@ -68,9 +80,6 @@ def honest(service: Machine) -> Iterator[dict[str, Any]]:
     service.write(POLKIT, RULE)
     for agent in ("ops", "web"):
         service.write(f"/etc/lightagentd/agent/{agent}/AGENT.md", AGENT)
-    service.run(
-        ["mkdir", "-p", "/etc/lightagentd/policy.d", "/etc/lightagentd/tools", "/etc/lightagentd/skills"]
-    )
     service.copy_in(HERE, f"{CODE}/daemon_attacks")
     service.run(["systemctl", "reload", UNIT])
     service.run(["systemctl", "enable", "--now", *SOCKETS])
@@ -80,8 +89,7 @@ def honest(service: Machine) -> Iterator[dict[str, Any]]:
     finally:
         service.run(["systemctl", "disable", "--now", *SOCKETS])
         service.run(["rm", "-rf", POLKIT, CODE, "/root/daemon-attacks", "/usr/local/share/kit"])
-        kept = [f"/etc/lightagentd/{name}" for name in ("agent/ops", "agent/web", "tools", "skills")]
-        service.run(["rm", "-rf", *kept])
+        service.run(["rm", "-rf", *(f"/etc/lightagentd/agent/{agent}" for agent in ("ops", "web"))])
         for user in (ANNA, BERT):
             service.run(["userdel", "--remove", user])
 
@@ -109,8 +117,10 @@ def came(service: Machine, honest: dict[str, Any]) -> Iterator[Came]:
             print(table(outcomes), f"CPU: {_cpu_s(service) - before_s:.0f} s", sep="\n", file=sys.stderr)
         finally:
             service.run(["systemctl", "stop", "e2e-outside.service"], check=False)
-            service.run(["systemctl", "stop", UNIT])
-            service.run(["sh", "-c", "rm -rf /run/lightagentd/* /var/lib/lightagentd/kits/*"])
+            service.run(["systemctl", "stop", UNIT, "lightagent-approver.service"])
+            left = [f"/var/lib/lightagentd/{name}" for name in LEFT]
+            service.run(["rm", "-rf", *left, "/var/lib/lightagent-approver/requests"])
+            service.run(["sh", "-c", "rm -rf /run/lightagentd/*"])
     service.run(["systemctl", "start", UNIT], timeout_s=60)
 
 

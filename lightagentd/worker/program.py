@@ -25,7 +25,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncvarlink import VarlinkInterface
 
@@ -46,7 +46,6 @@ from lightagentd.varlink.server import Peer, VarlinkServer
 from lightagentd.worker import landlock
 from lightagentd.worker.calls import CallContext, result_event, run_action
 from lightagentd.worker.cgroups import CallCgroup, CallCgroups
-from lightagentd.worker.change_interface import ChangeInterface
 from lightagentd.worker.confine import only_writing_to
 from lightagentd.worker.hooks import HooksInterface
 from lightagentd.worker.interface import WorkerInterface
@@ -58,7 +57,9 @@ from lightagentd.worker.mcp_servers import ServersInterface
 from lightagentd.worker.proof import prove
 from lightagentd.worker.published import Published
 from lightagentd.worker.removal import remove
-from lightagentd.worker.verifying import Verifier
+
+if TYPE_CHECKING:
+    from lightagentd.worker.verifying import Verifier
 
 _log = logging.getLogger(__name__)
 
@@ -311,6 +312,8 @@ async def serve(worker: Worker, sock: socket.socket, idle_timeout_s: float) -> N
 
     def interfaces(_peer: Peer) -> list[VarlinkInterface]:
         if worker.verifier is not None:
+            from lightagentd.worker.change_interface import ChangeInterface  # only workers for change need it
+
             return [ChangeInterface(worker, worker.verifier)]
         servers = ServersInterface(worker.path_of, worker.block)
         return [WorkerInterface(worker), HooksInterface(worker.retired.set), servers]

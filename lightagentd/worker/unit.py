@@ -15,6 +15,7 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lightagentd.host import process
 from lightagentd.host.paths import Paths, content_folders, tool_folders
@@ -23,7 +24,9 @@ from lightagentd.worker import busdoor, confine, landlock, program, seccomp
 from lightagentd.worker.cgroups import CallCgroups, join
 from lightagentd.worker.leftovers import Ends
 from lightagentd.worker.sandbox import PROCESSES, SCRATCH
-from lightagentd.worker.verifying import Verifier
+
+if TYPE_CHECKING:
+    from lightagentd.worker.verifying import Verifier
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +65,8 @@ def _verifier(agent: str, paths: Paths) -> Verifier:
     state = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
     if not agent or not state:
         sys.exit("a worker for change needs the name of its agent, and a folder for its state")
+    from lightagentd.worker.verifying import Verifier  # only workers for change need it
+
     return Verifier(agent, state=Path(state), config=paths.config)
 
 

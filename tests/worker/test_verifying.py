@@ -27,6 +27,8 @@ from lightagentd.errors import (
     WorkerUnavailable,
 )
 from lightagentd.worker.call import Call
+from lightagentd.worker.verifying import Verifier, checked_call
+from tests.signed.test_numbers import largest_file
 from tests.worker.verified import NO_TERMS, Verified, verified
 
 ALLOW = 'decision = "allow"\ntool = "file"\naction = "write"\n'
@@ -405,3 +407,26 @@ async def _check_stop(worker: Verified) -> None:
     assert worker.process is not None
     await asyncio.to_thread(worker.process.wait)
     assert not path.exists()
+
+
+async def test_a_full_disk_lets_nothing_run_until_there_is_room() -> None:
+    with verified(started=False) as rig:
+        folders = {"state": rig.base / "state", "config": rig.base / "etc"}
+        verifier = Verifier("ops", **folders, approver=rig.base / "approver", journal=rig.base / "journal")
+        tool = rig.tools["file"]
+
+        async def nothing() -> dict[str, Any]:
+            return {}
+
+        async def permit() -> None:
+            call = rig.write("x")
+            asked = checked_call(call.to_wire("") | {"signed": rig.signed(call)}, "ops")
+            await verifier.permit(asked, tool.actions["write"], asked.args, tool, nothing)
+
+        await permit()
+        size_bytes = (rig.base / "state/used").stat().st_size
+        with largest_file(size_bytes + 10), pytest.raises(StorageError, match="cannot be used"):
+            await permit()
+        await permit()
+        assert [one["kind"] for one in rig.records()] == ["begun", "begun"]
+        verifier.close()

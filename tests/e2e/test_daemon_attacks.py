@@ -10,7 +10,7 @@ import json
 import re
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -39,21 +39,36 @@ ExecReload=
 ExecReload=/bin/true
 WatchdogSec=0
 """
+LEFT = (
+    "kits/ops",
+    "kits/evil",
+    "kits/served",
+    "hooks",
+    "policy.d",
+    "own-approver",
+    "x",
+    "audit.new",
+    "history.new",
+)
+"""What attacks leave in the daemon's state."""
 AGENT = "---\ndescription: Works.\neffects: [observe, reach, change]\n---\nDo what you are asked to.\n"
+GROUPS = ("signatures", "rules", "code", "later", "people", "seeing", "lying", "system", "flooding")
+"""The modules of attacks, in the order in which they are carried out; the last one leaves most behind."""
 MADE = re.compile(r'^@(attack|control)\($|^@(attack|control)\("|^def (\w+)\(stage', re.MULTILINE)
 
 
 def _names(kind: str) -> list[str]:
     """The attacks or the controls, by their source: what they import is in the machine alone."""
     found, last = [], ""
-    for path in sorted(HERE.glob("*.py")):
-        for match in MADE.finditer(path.read_text(encoding="utf-8")):
+    for group in GROUPS:
+        for match in MADE.finditer((HERE / f"{group}.py").read_text(encoding="utf-8")):
             if match[3] and last == kind:
-                found.append(match[3])
+                found.append(f"{group}.{match[3]}")
             last = match[1] or match[2] or ""
     return found
 
 
+Came = Callable[[str], dict[str, Any]]
 ATTACKS, CONTROLS = _names("attack"), _names("control")
 
 
@@ -65,9 +80,6 @@ def honest(service: Machine) -> Iterator[dict[str, Any]]:
     service.write(POLKIT, RULE)
     for agent in ("ops", "web"):
         service.write(f"/etc/lightagentd/agent/{agent}/AGENT.md", AGENT)
-    service.run(
-        ["mkdir", "-p", "/etc/lightagentd/policy.d", "/etc/lightagentd/tools", "/etc/lightagentd/skills"]
-    )
     service.copy_in(HERE, f"{CODE}/daemon_attacks")
     service.run(["systemctl", "reload", UNIT])
     service.run(["systemctl", "enable", "--now", *SOCKETS])
@@ -77,30 +89,38 @@ def honest(service: Machine) -> Iterator[dict[str, Any]]:
     finally:
         service.run(["systemctl", "disable", "--now", *SOCKETS])
         service.run(["rm", "-rf", POLKIT, CODE, "/root/daemon-attacks", "/usr/local/share/kit"])
-        kept = [f"/etc/lightagentd/{name}" for name in ("agent/ops", "agent/web", "tools", "skills")]
-        service.run(["rm", "-rf", *kept])
+        service.run(["rm", "-rf", *(f"/etc/lightagentd/agent/{agent}" for agent in ("ops", "web"))])
         for user in (ANNA, BERT):
             service.run(["userdel", "--remove", user])
 
 
 @pytest.fixture(scope="module")
-def came(service: Machine, honest: dict[str, Any]) -> Iterator[dict[str, dict[str, Any]]]:
-    """What came of each attack; the attacker is the daemon meanwhile."""
+def came(service: Machine, honest: dict[str, Any]) -> Iterator[Came]:
+    """What came of each attack; the attacker is the daemon meanwhile. A module is carried out at once."""
     outside = ["systemd-run", "--quiet", "--unit=e2e-outside", "--uid=lightagent", "--collect"]
+    outcomes: dict[str, dict[str, Any]] = {}
+    before_s = _cpu_s(service)
+
+    def of(name: str) -> dict[str, Any]:
+        group = name.partition(".")[0]
+        if name not in outcomes:
+            argv = ["env", f"PYTHONPATH={CODE}", "python3", "-m", "daemon_attacks.director", IN_UNIT, OUTSIDE]
+            printed = service.run([*argv, group], timeout_s=240).stdout
+            outcomes.update({f"{group}.{one['name']}": one for one in map(json.loads, printed.splitlines())})
+        return outcomes[name]
+
     with edited(service, UNIT, ATTACKER):
         try:
             service.run(["systemctl", "restart", UNIT], timeout_s=60)
             service.run([*outside, "/usr/bin/python3", "-I", f"{CODE}/daemon_attacks/attacker.py", OUTSIDE])
-            argv = ["env", f"PYTHONPATH={CODE}", "python3", "-m", "daemon_attacks.director", IN_UNIT, OUTSIDE]
-            before_s = _cpu_s(service)
-            printed = service.run(argv, timeout_s=400).stdout
-            outcomes = [json.loads(line) for line in printed.splitlines()]
+            yield of
             print(table(outcomes), f"CPU: {_cpu_s(service) - before_s:.0f} s", sep="\n", file=sys.stderr)
-            yield {one["name"]: one for one in outcomes}
         finally:
             service.run(["systemctl", "stop", "e2e-outside.service"], check=False)
-            service.run(["systemctl", "stop", UNIT])
-            service.run(["sh", "-c", "rm -rf /run/lightagentd/* /var/lib/lightagentd/kits/*"])
+            service.run(["systemctl", "stop", UNIT, "lightagent-approver.service"])
+            left = [f"/var/lib/lightagentd/{name}" for name in LEFT]
+            service.run(["rm", "-rf", *left, "/var/lib/lightagent-approver/requests"])
+            service.run(["sh", "-c", "rm -rf /run/lightagentd/*"])
     service.run(["systemctl", "start", UNIT], timeout_s=60)
 
 
@@ -110,8 +130,9 @@ def _cpu_s(machine: Machine) -> float:
     return int(used.split()[1]) / 1e6
 
 
-def table(outcomes: list[dict[str, Any]]) -> str:
+def table(came: dict[str, dict[str, Any]]) -> str:
     """One line for each attack, and how many there are."""
+    outcomes = [*came.values()]
     lines = [
         f"{'control' if one['control'] else 'attack':8}{'EFFECT' if one['effect'] else 'nothing':8}"
         f"{one['took_s']:6.2f} s  {one['name']:24}{one['told']}"
@@ -132,15 +153,15 @@ def test_there_are_enough_attacks() -> None:
 
 
 @pytest.mark.parametrize("name", CONTROLS)
-def test_the_honest_way_has_the_effect(came: dict[str, dict[str, Any]], name: str) -> None:
-    assert came[name]["effect"], _explained(came[name])
-    assert not came[name]["problem"], _explained(came[name])
+def test_the_honest_way_has_the_effect(came: Came, name: str) -> None:
+    assert came(name)["effect"], _explained(came(name))
+    assert not came(name)["problem"], _explained(came(name))
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_an_attack_comes_to_nothing(came: dict[str, dict[str, Any]], name: str) -> None:
-    assert not came[name]["effect"], _explained(came[name])
-    assert not came[name]["problem"], _explained(came[name])
+def test_an_attack_comes_to_nothing(came: Came, name: str) -> None:
+    assert not came(name)["effect"], _explained(came(name))
+    assert not came(name)["problem"], _explained(came(name))
 
 
 def test_an_approval_is_there_and_back_at_once(honest: dict[str, Any]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -261,8 +263,6 @@ def resumed(stage: Stage, mark: Path) -> None:
         '        """Go."""\n        raise NeedsInput("Really?", state="true")\n',
     )
     stage.ask("Retire")
-    import hashlib
-
     wanted = stage.statement("asking", "go", {}, tool_sha256=hashlib.sha256(path.read_bytes()).hexdigest())
     mine = {"state": f"touch {mark}", "answer": "yes"}
     stage.run(wanted, resumed=mine)
@@ -296,6 +296,4 @@ def credentials(stage: Stage, mark: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    import shutil
-
     shutil.rmtree(folder)

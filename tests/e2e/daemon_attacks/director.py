@@ -1,6 +1,7 @@
 """Carries out the attacks, one after the other, and prints what came of each as a line of JSON.
 
-It runs as root beside the attacker. A name of an attack as an argument has that one alone carried out.
+It runs as root beside the attacker. Its arguments are the two sockets of the attacker, and the names of those
+attacks or modules that are to be carried out.
 """
 
 from __future__ import annotations
@@ -9,15 +10,12 @@ import json
 import sys
 import time
 import traceback
-from pathlib import Path
 from typing import Any
 
-from . import code, flooding, later, people, rules, seeing, signatures, system
+from . import code, flooding, later, lying, people, rules, seeing, signatures, system
 from .stage import ATTACKS, MARKS, Attack, Hand, Stage, eventually, fresh
 
-LAST = ("old_key", "flood_of_requests", "flood_of_connections")
-"""What others would not stand."""
-MODULES = (signatures, rules, code, later, people, seeing, system, flooding)
+MODULES = (signatures, rules, code, later, people, seeing, lying, system, flooding)
 
 
 def carried_out(stage: Stage, one: Attack) -> dict[str, Any]:
@@ -37,13 +35,11 @@ def carried_out(stage: Stage, one: Attack) -> dict[str, Any]:
 
 
 def main() -> None:
-    fresh(MARKS)
-    Path(MARKS).chmod(0o755)
     stage = Stage(Hand(sys.argv[1]), Hand(sys.argv[2]))
-    chosen = [one for one in ATTACKS if one.name in sys.argv[3:] or not sys.argv[3:]]
-    chosen.sort(key=lambda one: one.name in LAST)
-    for one in chosen:
-        print(json.dumps(carried_out(stage, one)), flush=True)
+    fresh(MARKS)
+    for one in ATTACKS:
+        if {one.name, one.run.__module__.rpartition(".")[2]} & {*sys.argv[3:]}:
+            print(json.dumps(carried_out(stage, one)), flush=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
 import shutil
@@ -453,8 +454,6 @@ def other_tool_file(stage: Stage, mark: Path) -> None:
     )
     put(path, text + 'COMMAND = "true"\n')
     stage.ask("Retire")
-    import hashlib
-
     approved = stage.statement(
         "attacked", "go", {}, tool_sha256=hashlib.sha256(path.read_bytes()).hexdigest()
     )

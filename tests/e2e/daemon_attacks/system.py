@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -123,6 +124,38 @@ def service_manager(stage: Stage, mark: Path) -> bool:
         stage.try_program(*BUS, *SYSTEMD, "Reexecute", by=hand)
     changed = before != systemctl("show", "--property=InvocationID", *UNITS)
     return changed or "LIGHTAGENT_CONFIG_DIR" in systemctl("show-environment")
+
+
+@attack("have a unit of its own under the name of a worker, which it may start and stop")
+def under_a_workers_name(stage: Stage, mark: Path) -> None:
+    for hand in (stage.unit, stage.free):
+        for number, kind in enumerate(("service", "socket", "scope")):
+            for name in (f"lightagent-observe@9{number}.{kind}", f"lightagent-change@ops.{kind}"):
+                argv = _transient(mark)
+                argv[argv.index("fail") - 1] = name
+                stage.try_program(*argv, by=hand)
+        for unit in ("lightagent-change@evil.socket", "lightagent-change@evil.service"):
+            for method in ("StartUnit", "RestartUnit", "ReloadOrRestartUnit"):
+                stage.try_program(*BUS, *SYSTEMD, method, "ss", unit, "replace", by=hand)
+    if systemctl("is-active", "lightagent-change@evil.socket") == "active":
+        mark.touch()
+
+
+@attack("use up a granted call twice by killing its worker, which it may, at each moment of it")
+def killed_worker(stage: Stage, mark: Path) -> bool:
+    target = Path(f"{mark}-killed")
+    for pause_s in (0.0, 0.03, 0.1):
+        wanted = stage.command(f"echo >> {target}{pause_s}; sleep 0.2")
+        grant = stage.granted(wanted)
+        running = threading.Thread(target=stage.run, args=(wanted, grant))
+        running.start()
+        time.sleep(pause_s)
+        kill = ("KillUnit", "ssi", "lightagent-change@ops.service", "all", "9")
+        stage.try_program(*BUS, *SYSTEMD, *kill, by=stage.unit)
+        running.join()
+        for _ in range(2):
+            stage.run(wanted, grant)
+    return any(path.read_text() != "\n" for path in target.parent.glob(f"{target.name}*"))
 
 
 def _transient(mark: Path) -> list[str]:
@@ -268,9 +301,13 @@ def becoming_root(stage: Stage, mark: Path) -> bool:
 def into_a_cgroup(stage: Stage, mark: Path) -> bool:
     moved = []
     pid = str(stage.free.call_os(name="getpid", args=[]))
+    stage.ask("Settle", call_id="")  # its worker runs, and has a cgroup
     for procs in Path("/sys/fs/cgroup").rglob("cgroup.procs"):
         if "lightagent" in str(procs) or procs.parent.name in ("init.scope", "user.slice", "cgroup"):
             moved += [str(procs)] * ("Error" not in str(stage.free.append(path=str(procs), text=pid)))
+    for unit in ("lightagent-change@ops.service", "lightagent-approver.service", "user.slice"):
+        attach = ("AttachProcessesToUnit", "ssau", unit, "", "1", pid)
+        moved += [unit] * (stage.try_program(*BUS, *SYSTEMD, *attach, by=stage.free)["status"] == 0)
     stage.said.append(f"moved: {moved[:3]}")
     return bool(moved)
 

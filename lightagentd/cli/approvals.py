@@ -21,7 +21,7 @@ from lightagentd.cli.rules import write_rule
 from lightagentd.cli.short_id import Ids
 from lightagentd.cli.terminal import BOLD, is_terminal, style
 from lightagentd.cli.when import ago, moment
-from lightagentd.client.approver import Question, question_of, without_request
+from lightagentd.client.approver import Question, denies_approver, question_of, without_request
 from lightagentd.config.terms import words as confirm_words
 from lightagentd.errors import (
     ApprovalMismatch,
@@ -72,7 +72,8 @@ def list_approvals(settings: Settings, every: bool) -> None:
 
 def _compared(settings: Settings, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The approvals as the approver has them, or with the `problem` of those of which it says otherwise."""
-    if not any(one["approver"] and one["state"] == "waiting" for one in found):
+    waits = [one for one in found if one["state"] == "waiting"]
+    if not waits or not (settings.has_approver or any(one["approver"] for one in waits)):
         return found
     try:
         requests = {one["id"]: one for one in settings.approver.call("Approver.List")}
@@ -93,6 +94,8 @@ def _compared(settings: Settings, found: list[dict[str, Any]]) -> list[dict[str,
 def _compared_one(
     settings: Settings, found: dict[str, Any], request: dict[str, Any] | None
 ) -> dict[str, Any]:
+    if denies_approver(found):
+        return {**found, "problem": "A change is the approver's."}
     if not found["approver"] or found["state"] != "waiting":
         return found
     if request is None:  # it is answered by now, or not for everybody who sees the daemon's list
@@ -202,7 +205,7 @@ def _state(found: dict[str, Any]) -> str:
 @click.option("--session", "for_session", is_flag=True, help="Allow this call for the whole session.")
 @click.option("--rule", is_flag=True, help="Propose a rule that allows exactly this call from now on.")
 @click.option("--tainted", is_flag=True, help="With these two: also when text from outside is there.")
-@click.option("--yes", is_flag=True, help="With --rule: write it without being asked.")
+@click.option("--yes", is_flag=True, help="Without being asked.")
 @click.pass_obj
 def approve(
     settings: Settings,
@@ -228,14 +231,15 @@ def approve(
     proposes a rule for exactly this call, shows which past calls it would have allowed, and writes it into
     policy.d after an administrator's yes; a call that still waits is allowed too.
 
-    ID may be cut short on a terminal: then the question is shown, and you are asked.
+    On a terminal a change is shown as the approver has it, and you are asked, unless --yes says that you know
+    it. ID may be cut short there: then every question is shown.
 
     \b
       lactl approve ID --confirm-within 5m --check 'curl -sf localhost'
       lactl approve ID --rule
     """
-    if (tainted and not (rule or for_session)) or (yes and not rule):
-        raise click.UsageError("--tainted goes with --session and --rule, --yes with --rule.")
+    if tainted and not (rule or for_session):
+        raise click.UsageError("--tainted goes with --session and --rule.")
     if rule and any(given.values()):
         raise click.UsageError("With --rule, how a change is taken back is written into the rule by hand.")
     terms: dict[str, Any] = {**given}
@@ -243,16 +247,19 @@ def approve(
     if rule:
         _approve_by_rule(settings, approval, note, tainted=tainted, yes=yes)
         return
-    if not _IDS.is_short(approval):
-        _answer(settings, "Approvals.Approve", approval, note, **terms)
-        return
-    whole = _IDS.whole_question(settings, approval, every=False)
-    if settings.json or not may_type():
+    is_short, asks = _IDS.is_short(approval), not settings.json and may_type() and not yes
+    whole = _IDS.whole_question(settings, approval, every=False) if is_short else approval
+    if is_short and not asks:
         raise ConfirmationRequired(
             f"Only its whole id says that {whole} is meant.",
             suggestion=f"Read it with: lactl approvals show {whole}; then: lactl approve {whole}",
         )
     found = settings.approval(whole)
+    is_there = isinstance(found, Question)
+    if not is_short and not (asks and is_there):
+        shown = found if is_there else None
+        _answer(settings, "Approvals.Approve", whole, note, shown=shown, **terms)
+        return
     within = given.pop("confirm_within") or ""
     if is_allowed(found | {name: one for name, one in given.items() if one}, within=within):
         _answer(settings, "Approvals.Approve", whole, note, shown=found, **terms)

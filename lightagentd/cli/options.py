@@ -138,10 +138,14 @@ class Settings:
             Question,
             approval_id,
             asks_approver,
+            denies_approver,
+            mismatch,
             question_of,
             without_request,
         )
 
+        if not isinstance(found, Question) and denies_approver(found) and self.has_approver:
+            raise mismatch(found, "who is asked")
         if not asks_approver(found):
             return found if isinstance(found, Question) else without_request(found)
         found = without_request(found)

@@ -25,8 +25,8 @@ def write_rule(settings: Settings, question: dict[str, Any], *, tainted: bool, y
     """
     approval = approval_id(question)
     found = settings.call("Approvals.ProposeRule", approval=approval, tainted=tainted or None)
-    if isinstance(question, Question):
-        check_rule(str(found["text"]), question["request"]["statement"], tainted=tainted)
+    statement = question["request"]["statement"] if isinstance(question, Question) else question
+    check_rule(str(found["text"]), statement, tainted=tainted)
     if not settings.json:
         for line in proposal_lines(found):
             say(line)

@@ -60,6 +60,21 @@ def asks_approver(found: Mapping[str, Any]) -> bool:
     return bool(found.get("approver")) and waits and not isinstance(found, Question)
 
 
+def denies_approver(found: Mapping[str, Any]) -> bool:
+    """Whether the daemon says of a change that waits that the approver has nothing to do with it."""
+    waits = found.get("state", "waiting") == "waiting"
+    return waits and found["effect"] == "change" and not found.get("approver")
+
+
+def mismatch(found: Mapping[str, Any], what: str) -> ApprovalMismatch:
+    """The daemon says something else than what would run, in these points."""
+    return ApprovalMismatch(
+        f"The daemon says of {approval_id(found)} something else than what would run ({what}). Nothing was"
+        " answered.",
+        suggestion="Somebody may have taken over the daemon: lactl panic; then look at the journal.",
+    )
+
+
 def without_request(found: Mapping[str, Any]) -> dict[str, Any]:
     """What the daemon says, without what it may not say."""
     return {name: one for name, one in found.items() if name not in ("request", "problem")}
@@ -81,11 +96,7 @@ def question_of(found: Mapping[str, Any], request: Mapping[str, Any]) -> Questio
     if {request["digest"], found.get("approver", statement.digest)} != {statement.digest}:
         differs.append("digest")
     if differs:
-        raise ApprovalMismatch(
-            f"The daemon says of {approval_id(found)} something else than what would run"
-            f" ({', '.join(differs)}). Nothing was answered.",
-            suggestion="Somebody may have taken over the daemon: lactl panic; then look at the journal.",
-        )
+        raise mismatch(found, ", ".join(differs))
     asked = {name: stated[name] for name in _SAME if name in found}
     asked |= {"args": statement.args, "cwd": str(statement.args.get("cwd", ""))}
     asked |= {"preview": str(said.get("preview", "")), "expires_us": request["expires_us"]}

@@ -29,6 +29,15 @@ from lightagentd.worker.ways import must_keep
 NO_TERMS = {"confirm_within_s": 0, "check": "", "inverse": ""}
 
 
+def is_answered_there(dispatcher: Dispatcher, ready: Ready) -> bool:
+    """Whether people answer at the approver: all changes, also those that no worker of this machine makes, so
+    that one without its signature can only be a lie.
+    """
+    return dispatcher.pool.source.verifies and (
+        ready.effect is Effect.CHANGE or is_verified(dispatcher, ready)
+    )
+
+
 def is_verified(dispatcher: Dispatcher, ready: Ready) -> bool:
     """Whether the worker that runs a call looks for its signature."""
     to_change = ready.effect is Effect.CHANGE and ready.action.place in (None, Place.SERVER)
@@ -65,8 +74,9 @@ async def _registered(dispatcher: Dispatcher, origin: Origin, ready: Ready, aske
     """A new approval, which the approver knows if it has to. Raises WorkerUnavailable, and others of the
     approver.
     """
-    if origin.takes_back or not is_verified(dispatcher, ready):
+    if origin.takes_back or not is_answered_there(dispatcher, ready):
         return asked
+    tool = dispatcher.toolbox(asked.agent).tools.get(asked.tool)
     kept = dispatcher.pool.own_tools.kit_for(asked.agent, ready.action.place or Effect.CHANGE)
     statement = Statement(
         agent=asked.agent,
@@ -74,7 +84,7 @@ async def _registered(dispatcher: Dispatcher, origin: Origin, ready: Ready, aske
         action=asked.action,
         effect=asked.effect,
         args=asked.args,
-        tool_sha256=dispatcher.toolbox(asked.agent).tools[asked.tool].sha256,
+        tool_sha256="" if tool is None else tool.sha256,
         call_id=asked.call_id,
         session=asked.session,
         owner=origin.worker_owner,

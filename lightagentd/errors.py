@@ -172,6 +172,10 @@ class ApprovalClosed(Conflict, code="approval_closed"):
     """The approval waits for no answer any more."""
 
 
+class ApproverAnswers(Conflict, code="approver_answers"):
+    """The approval is about a change, which the approver answers, and not the daemon."""
+
+
 class InputClosed(Conflict, code="input_closed"):
     """The question was answered already, or its time is over."""
 
@@ -419,10 +423,6 @@ class InputInvalid(ToolError, code="input_invalid"):
 
 class OutcomeUnknown(ToolError, code="outcome_unknown"):
     """The call was started, and whether it took effect is not known; it is never run again by itself."""
-
-
-LOOK_FIRST = "Look at what the call changed before you ask for it again."
-"""The suggestion of OutcomeUnknown."""
 
 
 class CommandFailed(ToolError, code="command_failed", exit_status=80):

@@ -58,6 +58,7 @@ launcher lactl lightagentd.cli.main
 launcher lightagent-notify lightagentd.desktop.notify
 
 put 644 /usr/lib/systemd/system units/*.service units/*.socket units/*.timer units/*.path
+put 644 /usr/share/lightagentd/change-profiles units/change-profiles/*.conf
 put 644 /usr/lib/systemd/user units/user/*.service
 put 644 /usr/lib/systemd/catalog packaging/journal/lightagentd.catalog
 put 644 /usr/lib/sysusers.d units/sysusers.d/lightagentd.conf
@@ -67,11 +68,13 @@ mkdir -p "$DESTDIR/usr/lib/sysctl.d"
 install -m 644 units/sysctl.d/lightagentd.conf "$DESTDIR/usr/lib/sysctl.d/50-lightagentd.conf"
 
 put 644 /usr/share/dbus-1/system.d packaging/dbus/org.lightagent1.conf
-put 644 /usr/share/dbus-1/system-services packaging/dbus/org.lightagent1.service
+put 644 /usr/share/dbus-1/system-services packaging/dbus/org.lightagent1.service packaging/dbus/org.lightagent1.Approver.service
 put 644 /usr/share/polkit-1/actions packaging/polkit/org.lightagent1.policy
 mkdir -p "$DESTDIR/usr/share/polkit-1/rules.d"
 install -m 644 packaging/polkit/lightagentd.rules "$DESTDIR/usr/share/polkit-1/rules.d/50-lightagentd.rules"
 put 644 /usr/share/lightagentd/varlink packaging/varlink/*.varlink
+put 644 /etc/apparmor.d packaging/apparmor/lightagentd
+put 644 /usr/share/lightagentd/selinux packaging/selinux/lightagentd.te packaging/selinux/lightagentd.fc
 
 pages=$(mktemp -d)
 trap 'rm -rf "$pages"' EXIT

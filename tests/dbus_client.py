@@ -2,8 +2,9 @@
 
 Each line on standard input is a JSON array; for each it prints one JSON value:
 
-- `["call", path, interface, member, signature, [args…]]`: the reply of org.lightagent1, `{"reply": […]}` or
-  `{"error": [name, text]}`; a dictionary of the type `a{sv}` is `{name: [signature, value]}`;
+- `["call", path, interface, member, signature, [args…]]`: the reply of org.lightagent1, or of the approver
+  for its path, `{"reply": […]}` or `{"error": [name, text]}`; a dictionary of the type `a{sv}` is
+  `{name: [signature, value]}`;
 - `["match", rule]`: receive what fits from now on, or the error that says why not;
 - `["wait", member, part, count]`: the signals that came so far, as soon as so many of these have the member
   and the text in them;
@@ -31,6 +32,7 @@ from tests.other_user import OUTSIDERS_GID
 from tests.prepared import BUS_CLIENT, REPOSITORY, Forked, prepared
 
 NAME = "org.lightagent1"
+APPROVER, APPROVER_PATH = "org.lightagent1.Approver", "/org/lightagent1/Approver"
 DAEMON = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
 PATIENCE_S = 60.0
 
@@ -70,7 +72,8 @@ class RawBus:
         ]
         if signature.endswith("v") and not signature.endswith("{sv}"):
             values[-1] = Variant(*values[-1])
-        return await self.ask(NAME, path, interface, member, signature, values)
+        name = APPROVER if path.startswith(APPROVER_PATH) else NAME
+        return await self.ask(name, path, interface, member, signature, values)
 
     async def ask(
         self, to: str, path: str, interface: str, member: str, signature: str, args: list[Any]

@@ -9,7 +9,7 @@ from tests.house import REPOSITORY, circles, large_classes, modules, root, track
 LAYERS = (
     ("lightagentd", "errors", "limits", "text"),
     ("api", "frontmatter", "host", "quoted", "tool"),
-    ("bus", "config", "skills", "varlink"),
+    ("bus", "config", "signed", "skills", "varlink"),
     ("redaction",),
     ("events",),
     ("llm", "memory", "policy", "toolkit"),
@@ -19,7 +19,7 @@ LAYERS = (
     ("gateway", "notify", "telemetry"),
     ("doctor",),
     ("control",),
-    ("daemon",),
+    ("approver", "daemon"),
     ("cli", "embed"),
     ("desktop",),
     ("__main__",),
@@ -28,7 +28,17 @@ LAYERS = (
 PROGRAMS = {
     name: {"daemon"}
     for name in (
-        *("assessment", "cli", "client", "desktop", "gateway", "mcp_server", "notify", "telemetry"),
+        *(
+            "approver",
+            "assessment",
+            "cli",
+            "client",
+            "desktop",
+            "gateway",
+            "mcp_server",
+            "notify",
+            "telemetry",
+        ),
         "unattended",
     )
 }

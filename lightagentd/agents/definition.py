@@ -27,7 +27,6 @@ from __future__ import annotations
 import difflib
 import json
 import os
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,15 +44,12 @@ from lightagentd.config.models import AGENTS_FIELDS, wrong_fields, wrong_model, 
 from lightagentd.errors import ConfigError, InvalidArgument, StorageError
 from lightagentd.host.atomic_file import write_whole
 from lightagentd.llm.providers import RUNBOOK
+from lightagentd.text.agent_name import NAME
 from lightagentd.text.reason import reason
 from lightagentd.tool import Effect
 
 OWN_ENDPOINT = "endpoint"
 """The provider of a model that is named without one, at the agent's own base_url."""
-NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
-"""An agent's name is also a systemd instance name and a D-Bus path element. That of a member of a kit is the
-kit's agent and its own, with a dot between them.
-"""
 _EXTRA_BODY_BYTES = 16 << 10
 SEARCH = ("tools", "search")
 """The action that finds the others. It shows an agent what it may use and nothing else, so every agent that

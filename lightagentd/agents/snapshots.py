@@ -25,7 +25,7 @@ from lightagentd.events.model import Event, new_id
 from lightagentd.events.types.daemon import SnapshotTaken
 from lightagentd.policy.call import Decision, PolicyCall
 from lightagentd.tool import Effect
-from lightagentd.worker.lanes import Call
+from lightagentd.worker.call import Call
 
 if TYPE_CHECKING:
     from lightagentd.agents.agent import Agent

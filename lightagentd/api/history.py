@@ -91,11 +91,32 @@ class Compacted:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Removal:
+    """What was removed from the history, as the event `seq` says: events from `first_seq` to `last_seq` by
+    retention, or the data of a session's events with so many `rows` of these `states`. `by` is a uid, or
+    null for the daemon itself.
+    """
+
+    seq: int
+    time_us: int
+    by: int | None
+    reason: str
+    session: str
+    first_seq: int
+    last_seq: int
+    events: int
+    rows: int
+    states: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Verification:
     """The result of walking the hash chain; `first_bad_seq` is 0 when all is well. `began` says how the event
     before `first_seq` is known: `start` (there is none), `anchor` (retention removed it), `checkpoint` (it
     is signed) or `word`. `key` is the fingerprint of the newest checkpoint's key, `covered_seq` the last
-    event that one with a trusted key covers; `notes` are what is allowed and worth knowing.
+    event that one with a trusted key covers; `rows` is how many rows of state were compared, `bad_rows` names
+    those that were altered, `removed` counts removals, and `removals` has the newest; `notes` are what is
+    allowed and worth knowing.
     """
 
     ok: bool
@@ -113,4 +134,8 @@ class Verification:
     trusted: bool
     covered_seq: int
     index_entries: int
+    rows: int
+    bad_rows: list[str]
+    removed: int
+    removals: list[Removal]
     notes: list[str]

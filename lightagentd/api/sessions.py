@@ -256,6 +256,8 @@ class Approval:
     daemon. `may_answer`: whether the caller may approve it; `must_authenticate`: they may once an
     administrator has authenticated. With `confirm_within_s` above 0 the change is taken back after that time,
     by the call `inverse` where there is one, unless it is confirmed or the command `check` ends with 0.
+    `approver` is the digest by which it is answered at the approver (org.lightagent1.Approver) and not here;
+    empty where the daemon takes the answer.
     """
 
     id: str
@@ -285,6 +287,7 @@ class Approval:
     inverse: str
     may_answer: bool
     must_authenticate: bool = False
+    approver: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

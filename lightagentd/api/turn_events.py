@@ -92,6 +92,7 @@ class ToolResult(Event, type="tool_result"):
 class ApprovalRequested(Event, type="approval_requested"):
     """The turn waits until a call is allowed. `may_answer`: whether whoever reads this may allow it;
     `must_authenticate`: they may once an administrator has authenticated, so that call needs to allow to ask.
+    `approver` as in `Approval`: where it is not empty, the approver answers it.
     """
 
     approval: str
@@ -110,6 +111,7 @@ class ApprovalRequested(Event, type="approval_requested"):
     confirm_within_s: int = 0
     check: str = ""
     inverse: str = ""
+    approver: str = ""
     may_answer: bool = False
     must_authenticate: bool = False
 

@@ -10,6 +10,7 @@ import click
 from lightagentd.cli.options import Group, Settings, agent_argument, agent_names, files, model_names
 from lightagentd.cli.output import Columns, fields, listing, print_json, told
 from lightagentd.cli.redrawn import watchable
+from lightagentd.worker import change_profiles
 
 _COLUMNS: Columns = {
     "NAME": "name",
@@ -49,8 +50,11 @@ def list_agents(settings: Settings) -> None:
 @agent_argument
 @click.pass_obj
 def show(settings: Settings, agent: str) -> None:
-    """Show one agent."""
-    _print(settings, settings.call("Agents.Get", name=agent))
+    """Show one agent, with the profile that 'lactl change narrow' gave its worker on this machine."""
+    found = settings.call("Agents.Get", name=agent)
+    if not settings.host and (profile := change_profiles.chosen(found["name"])):
+        found["change_profile"] = profile
+    _print(settings, found)
 
 
 @command.command("create")

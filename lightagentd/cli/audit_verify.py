@@ -24,6 +24,7 @@ from lightagentd.cli.progress import Progress
 from lightagentd.cli.stored import SYSTEM_STATE, state_folder, stored_option
 from lightagentd.cli.when import FORMS, Start, local, since_start
 from lightagentd.errors import HistoryDamaged, InvalidArgument, PermissionDenied
+from lightagentd.host.users import called
 from lightagentd.text.reason import reason
 
 _SHOWN_FORGED = 10
@@ -33,7 +34,11 @@ _LACKING = {
     "waiting": "which are on their way",
     "unknown": "for no known reason: journald lost them, or somebody changed the journal's files",
 }
-_NOT_COVERED = "the state beside the events: owners of sessions, usage, taint, memories, open questions"
+_NOT_COVERED = "what somebody with the daemon's key writes in its name, but for what is in the journal"
+_OLD_STATE = "the state beside the events, since no checkpoint of this history covers it yet"
+_APPROVER_KEY = ("lightagent-approver.service", Path("/var/lib/lightagent-approver/public"))
+_WORKER_KEYS = Path("/var/lib/lightagent-change")
+_SHOWN_CALLS, _SHOWN_REMOVALS = 20, 5
 _JOURNAL_EMPTY = (
     "the journal has no entry of the system's daemon, although this is its history: the journal was emptied,"
     " or is not kept over a boot. Compare the head with one that was kept elsewhere (--expect)"
@@ -123,11 +128,28 @@ def verify(
         found["notes"].append(_JOURNAL_EMPTY)
     _show(settings, found)
     if not found["ok"]:
-        raise HistoryDamaged(
-            f"The history was altered at event {found['first_bad_seq']}: {found['reason']}.",
-            suggestion="Compare with the journal, which has the hash of every event: "
-            f"journalctl -u lightagentd LIGHTAGENT_SEQ={found['first_bad_seq']}",
+        raise _altered(found)
+
+
+def _altered(found: dict[str, Any]) -> HistoryDamaged:
+    reason, seq = found["reason"], found["first_bad_seq"]
+    if found["bad_rows"] and reason == found["bad_rows"][0]:
+        return HistoryDamaged(
+            f"The stored state was altered: {reason}.",
+            suggestion="A restart of the daemon takes such rows out of use: systemctl restart lightagentd. A"
+            " backup has them as they were: lactl history restore",
         )
+    if not seq:
+        return HistoryDamaged(
+            f"{reason[0].upper()}{reason[1:]}.",
+            suggestion="Look at what the approver and the worker wrote: journalctl -u lightagent-approver"
+            " -u 'lightagent-change@*' -o json",
+        )
+    return HistoryDamaged(
+        f"The history was altered at event {seq}: {reason}.",
+        suggestion="Compare with the journal, which has the hash of every event: "
+        f"journalctl -u lightagentd LIGHTAGENT_SEQ={seq}",
+    )
 
 
 def _expected(values: tuple[str, ...]) -> Iterator[tuple[int, str]]:
@@ -190,10 +212,29 @@ def _from_store(
     with journal:
         fds = [] if journal.fd is None else [journal.fd]
         with contextlib.closing(Progress()) as progress:
-            for found in run_as_owner(state, audit_store, str(state), terms, journal.fd, pass_fds=fds):
+            keys = _witness_keys() if state == SYSTEM_STATE and not journal.has_files else {}
+            for found in run_as_owner(state, audit_store, str(state), terms, journal.fd, keys, pass_fds=fds):
                 progress.tell(f"event {found.get('at', '')}")
         journal.warn()
     return {**found["chain"], "by": "lactl", "store": str(state), "journal": found["journal"]}
+
+
+def _witness_keys() -> dict[str, bytes]:
+    """The public keys of the approver and of the workers for change, as far as they can be read, by unit."""
+    found = {}
+    places = [_APPROVER_KEY]
+    with contextlib.suppress(OSError):
+        places += [
+            (f"lightagent-change@{one.name}.service", one / "public") for one in _WORKER_KEYS.iterdir()
+        ]
+    for unit, path in places:
+        with contextlib.suppress(OSError):
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(fd, "rb") as file:
+                key = file.read(33)
+            if len(key) == 32:
+                found[unit] = key
+    return found
 
 
 def _from_daemon(
@@ -236,11 +277,22 @@ def _show(settings: Settings, found: dict[str, Any]) -> None:
     rows += [(name, found[name]) for name in ("kept", "erased") if found[name]]
     if found["index_entries"]:
         rows.append(("index entries", found["index_entries"]))
+    if found["rows"]:
+        bad = len(found["bad_rows"])
+        rows.append(("rows of state", f"{found['rows']}, {f'{bad} altered' if bad else 'as signed'}"))
+    if found["removed"]:
+        rows.append(("removals", found["removed"]))
     rows.append(("journal", _journal_row(found)))
-    rows.append(("not covered", _NOT_COVERED))
+    if found["journal"] and found["journal"]["records"]:
+        rows.append(("records of changes", _records_row(found["journal"])))
+    rows.append(("not covered", _NOT_COVERED if found["rows"] else _OLD_STATE))
     fields(rows)
+    for row in found["bad_rows"]:
+        warn(f"Altered: {row}.")
     for note in found["notes"]:
         warn(f"Note: {note}.")
+    for removal in found["removals"][-_SHOWN_REMOVALS:]:
+        warn(f"Note: {_removal(removal)}.")
     if found["journal"]:
         _warn_of_journal(found["journal"])
 
@@ -256,7 +308,30 @@ def _journal_row(found: dict[str, Any]) -> str:
     return f"agrees, {journal['matched']} entries from event {journal['first_seq']} to {journal['last_seq']}"
 
 
+def _records_row(journal: dict[str, Any]) -> str:
+    bad = sum(one["kind"] != "foreign" for one in journal["disagreements"])
+    how = f"differ about {bad} calls" if bad else "agree with the history"
+    return f"{journal['records']} of the approver and of workers for change, {how}"
+
+
+def _removal(removal: dict[str, Any]) -> str:
+    who = "the daemon" if removal["by"] is None else called(removal["by"])
+    when = local(removal["time_us"])
+    if not removal["session"]:
+        events = f"{removal['events']} events from {removal['first_seq']} to {removal['last_seq']}"
+        return f"{events} were removed by {who} at {when} ({removal['reason']})"
+    rows = f" and {removal['rows']} rows ({', '.join(removal['states'])})" if removal["rows"] else ""
+    what = f"the data of {removal['events']} events of {removal['session']}{rows}"
+    return f"{what} were removed by {who} at {when}"
+
+
 def _warn_of_journal(journal: dict[str, Any]) -> None:
+    for one in journal["disagreements"][:_SHOWN_CALLS]:
+        who = f" of {one['agent']}" if one["agent"] else ""
+        warn(f"The call {one['call_id'] or '?'}{who}, {local(one['time_us'])}: {one['message']}.")
+    if journal["unused"]:
+        calls = ", ".join(journal["unused"][:_SHOWN_CALLS])
+        warn(f"Note: no worker began what was approved for {len(journal['unused'])} calls: {calls}.")
     if journal["former"]:
         warn(f"Note: the journal has {journal['former']} entries of a history that was set aside.")
     for why, text in _LACKING.items():

@@ -43,11 +43,11 @@ _FIELDS = ("group", "name", "status", "detail", "remedy")
 def command(context: click.Context, agent: str | None, models: bool, verbose: bool) -> int:
     """Look for what is wrong, and try whether the sandboxes hold.
 
-    It looks at the daemon, its socket, the bus, polkit, the units, the agents and their models, the history,
-    the journal, the disk, the clock, files and their modes, missing programs and the machine. Then, for each
-    agent (or AGENT alone) and each effect that it has, the worker tries what the effect may not do: write
-    files, reach the network, read secrets, touch other processes, gain rights. What is shown is what came of
-    it, not what is configured. No model is asked.
+    It looks at the daemon, its socket, the bus, polkit, the approver, the units, the agents and their models,
+    the history, the journal, the disk, the clock, files and their modes, missing programs and the machine.
+    Then, for each agent (or AGENT alone) and each effect that it has, the worker tries what the effect may
+    not do: write files, reach the network, read secrets, touch other processes, gain rights. What is shown is
+    what came of it, not what is configured. No model is asked.
 
     The first line is the verdict; what is wrong follows, with what to do. Notes are what may be on purpose.
 

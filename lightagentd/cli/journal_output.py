@@ -23,6 +23,8 @@ class JournalOutput:
         self.program = shutil.which("journalctl", path=_PATH) if wanted else None
         self.missing = wanted and self.program is None
         self._files = files
+        self.has_files = bool(files)
+        """Whether it is another journal than this machine's own."""
         self._since = since
         self._process: subprocess.Popen[bytes] | None = None
         self.fd: int | None = None

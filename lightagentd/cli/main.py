@@ -34,7 +34,7 @@ INTERRUPTED_STATUS = 130
 
 GROUPS = {
     "Ask": "prompt chat shell acp event wait cancel sessions messages plan",
-    "Decide": "approvals approve deny confirm inputs answer policy undo panic",
+    "Decide": "approvals approve deny confirm inputs answer policy change undo panic",
     "Look back": "events history trace audit usage",
     "Assess": "eval rate",
     "Agents and models": "agents kits triggers webhooks flows hooks models tools mcp skills memory",

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,14 @@ from click.core import ParameterSource
 
 from lightagentd.cli.authorize import AskingClient
 from lightagentd.client.blocking import Client
-from lightagentd.errors import LightagentError, MalformedMessage, NotFound
+from lightagentd.errors import (
+    ApprovalNotFound,
+    DaemonUnreachable,
+    LightagentError,
+    MalformedMessage,
+    NotFound,
+    PermissionDenied,
+)
 from lightagentd.host import users
 
 if TYPE_CHECKING:
@@ -33,6 +40,8 @@ STORED_INSTEAD = "Or read the store itself, which needs no daemon: add --stored.
 NOT_UNDERSTOOD = (LookupError, TypeError, ValueError, AttributeError, AssertionError, ExceptionGroup)
 """What code raises that reads an answer of another shape, as the daemon of another host may give it."""
 _SHOWN_CHARS = 100
+_BOOTED = "/run/systemd/system"
+"""Is there where systemd is the init system (sd_booted(3))."""
 CALL_TIMEOUT_S = 60.0
 """How long an ordinary operation may take before lactl gives up; long ones name their own."""
 
@@ -97,6 +106,81 @@ class Settings:
         with self.client(timeout_s) as client, self._told_of_waiting(client):
             reply = client.call(method, **parameters)
         return next(iter(reply.values()), None)
+
+    @property
+    def has_approver(self) -> bool:
+        """Whether an approver is beside the daemon that is meant, or may be, on another host."""
+        from lightagentd.client.approver import SOCKET, UNIT_FILE, socket_path
+        from lightagentd.client.blocking import SYSTEM_SOCKET
+        from lightagentd.client.blocking import socket_path as of_daemon
+
+        if self.host or (named := socket_path()) != SOCKET:
+            return bool(self.host) or os.access(named, os.F_OK)
+        of_system = (self.socket or of_daemon()) == SYSTEM_SOCKET
+        return of_system and UNIT_FILE.exists() and os.access(_BOOTED, os.F_OK)
+
+    @property
+    def approver(self) -> Settings:
+        """The same for the approver of that machine."""
+        from lightagentd.client.approver import SOCKET, socket_path
+
+        return replace(self, socket=SOCKET if self.host else socket_path(), store=None)
+
+    def approval(self, approval: str) -> dict[str, Any]:
+        """An approval, which comes from the approver if that has to answer it. Raises ApprovalMismatch."""
+        return self.question(self.call("Approvals.Get", approval=approval))
+
+    def question(self, found: dict[str, Any]) -> dict[str, Any]:
+        """An approval, or a turn event that asks for one, as it is at the approver if that has to answer it.
+        Raises ApprovalMismatch.
+        """
+        from lightagentd.client.approver import (
+            Question,
+            approval_id,
+            asks_approver,
+            denies_approver,
+            mismatch,
+            question_of,
+            without_request,
+        )
+
+        if not isinstance(found, Question) and denies_approver(found) and self.has_approver:
+            raise mismatch(found, "who is asked")
+        if not asks_approver(found):
+            return found if isinstance(found, Question) else without_request(found)
+        found = without_request(found)
+        return question_of(found, self.approver.call("Approver.Get", approval=approval_id(found)))
+
+    def asked(self, event: dict[str, Any]) -> dict[str, Any]:
+        """A turn event, with the question as `question` has it, or with the `problem` of that."""
+        if event["type"] != "approval_requested":
+            return event
+        try:
+            return self.question(event)
+        except LightagentError as err:
+            from lightagentd.client.approver import unanswerable
+
+            return unanswerable(event, err)
+
+    def answer(self, method: str, found: dict[str, Any], **parameters: Any) -> dict[str, Any]:
+        """Approve or deny what was shown (`question`, or the approval itself), where it is answered. Gives
+        the approval as it is then. Raises ApprovalMismatch.
+        """
+        from lightagentd.client.approver import answered, approval_id, approve_parameters
+
+        name = approval_id(found)
+        if found.get("approver"):
+            try:
+                if method == "Approvals.Approve":
+                    found = self.question(found)
+                    asked = approve_parameters(found, parameters)
+                    return answered(found, self.approver.call("Approver.Approve", **asked))
+                asked = {"approval": name, "note": parameters.get("note")}
+                return answered(found, self.approver.call("Approver.Deny", **asked))
+            except (DaemonUnreachable, ApprovalNotFound, PermissionDenied):
+                if method == "Approvals.Approve":
+                    raise  # a no is taken from more than people, by the daemon
+        return dict(self.call(method, approval=name, **parameters))
 
     def _told_of_waiting(self, client: Client) -> AbstractContextManager[None]:
         """Tell a person at a terminal when an answer takes long; not where polkit's agent asks them."""

@@ -13,7 +13,7 @@ from lightagentd.cli.options import Command, Settings
 from lightagentd.cli.output import as_json, print_json, say, warn
 from lightagentd.cli.terminal import GREEN, RED, style
 from lightagentd.client.blocking import SYSTEM_SOCKET, private_socket, socket_path
-from lightagentd.errors import LightagentError, LimitExceeded, TimedOut
+from lightagentd.errors import DaemonUnreachable, LightagentError, LimitExceeded, PermissionDenied, TimedOut
 
 PATIENCE_S = 15.0
 BUS_PATIENCE_S = 5.0
@@ -30,7 +30,8 @@ def command(settings: Settings, off: bool, reason: str | None) -> None:
     Running turns and tool calls end, what waits in a queue is dropped, approvals that wait lapse, and the
     workers are killed with all that they run. Until 'lactl panic --off' nothing new runs, also after a
     restart of the daemon; everything that only looks goes on working. What a call had changed until then
-    stays changed.
+    stays changed. The approver signs nothing meanwhile, and the workers for change run nothing, whatever the
+    daemon says; only a person ends that, with --off.
 
     When the daemon does not answer on its socket, this asks over D-Bus, and then sends it SIGUSR1. By hand:
 
@@ -40,8 +41,11 @@ def command(settings: Settings, off: bool, reason: str | None) -> None:
     """
     if off and reason is not None:
         raise click.UsageError("--reason goes with a stop, not with --off.")
+    problem = _tell_approver(settings, "EndPanic" if off else "Panic", reason)
     if off:
         settings.call("Manager.EndPanic")
+        if problem:
+            warn(problem)
         if settings.json:
             print_json({"panic": None})
         else:
@@ -51,6 +55,7 @@ def command(settings: Settings, off: bool, reason: str | None) -> None:
         found = settings.call("Manager.Panic", timeout_s=PATIENCE_S, reason=reason)
     except (LimitExceeded, TimedOut) as err:
         found = _otherwise(settings, err, reason)
+    found["problems"] = [*found["problems"], *([problem] if problem else [])]
     if as_json(settings, found):
         return
     turns, workers = found["turns"], found["workers"]
@@ -65,6 +70,26 @@ def command(settings: Settings, off: bool, reason: str | None) -> None:
     say("Nothing new runs until: lactl panic --off")
     for problem in found["problems"]:
         warn(problem)
+
+
+def _tell_approver(settings: Settings, method: str, reason: str | None) -> str:
+    """Tell the approver, before the daemon; gives what went wrong. Raises PermissionDenied for the end of a
+    stop.
+    """
+    if not settings.has_approver:
+        return ""
+    given = {"reason": reason} if method == "Panic" else {}
+    try:
+        settings.approver.call(f"Approver.{method}", timeout_s=PATIENCE_S, **given)
+    except PermissionDenied as err:
+        if method == "EndPanic":
+            raise
+        return f"The approver was not told: {err.message}"
+    except DaemonUnreachable as err:
+        return "" if settings.host else f"The approver was not told: {err.message} {err.suggestion}"
+    except LightagentError as err:
+        return f"The approver was not told: {err.message}"
+    return ""
 
 
 def _otherwise(settings: Settings, busy: LightagentError, reason: str | None) -> dict[str, Any]:

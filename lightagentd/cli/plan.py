@@ -208,7 +208,7 @@ class _Watch:
             say(f"{cell(words[0]):>4}  ", state, f"{took:>7}  {'  '.join(cell(word) for word in words[3:])}")
 
     def _other(self, client: Client, event: dict[str, Any]) -> None:
-        kind = event["type"]
+        kind, event = event["type"], self._settings.asked(event)
         if kind in REQUESTS and may_answer(self._settings, event) and not self._settings.json:
             for line in question_lines(event, folded=True):
                 say(line)
@@ -216,6 +216,7 @@ class _Watch:
         elif kind in REQUESTS:
             if is_about_call(event):
                 what = f"until somebody allows {visible(event['tool'])}.{visible(event['action'])}."
+                what += f" {visible(event['problem'])}" if event.get("problem") else ""
             else:
                 what = f"for an answer: {cell(visible(event['question']))}"
             warn(f"The task waits {what}", how_to_answer(event))

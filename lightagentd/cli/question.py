@@ -34,6 +34,7 @@ from lightagentd.cli.terminal import (
 )
 from lightagentd.cli.terminal import may_type as may_type  # others find it here
 from lightagentd.cli.when import moment
+from lightagentd.client.approver import Question
 from lightagentd.client.blocking import Client
 from lightagentd.config.terms import words as confirm_words
 from lightagentd.errors import ApprovalClosed, Conflict, InvalidArgument, LightagentError, PermissionDenied
@@ -69,9 +70,30 @@ def question_id(found: dict[str, Any]) -> str:
 
 def question_lines(found: dict[str, Any], *, folded: bool = False) -> list[Styled]:
     """The lines of a question, everything in them visible: an `api.Approval`, an `api.Input`, or a turn event
-    that asks for one. `folded` is for a question that comes with a way to see all of it.
+    that asks for one, as `Settings.question` or `Settings.asked` gave it. `folded` is for a question that
+    comes with a way to see all of it.
     """
-    return _call_lines(found, folded=folded) if is_about_call(found) else _input_lines(found)
+    if not is_about_call(found):
+        return _input_lines(found)
+    if found.get("problem"):
+        call = visible(f"{found['tool']}.{found['action']}")
+        return [style(call, BOLD), style(visible(found["problem"]), RED)]
+    return (_signed_lines if isinstance(found, Question) else _call_lines)(found, folded=folded)
+
+
+def _signed_lines(found: dict[str, Any], *, folded: bool) -> list[Styled]:
+    """Those of a question that the approver has."""
+    from lightagentd.signed.shown import lines
+
+    styles = {"call": BOLD, "said": DIM, "warning": MAGENTA, "folded": MAGENTA}
+    shown = []
+    for kind, text in lines(found["request"], whole=not folded):
+        line = _diff_line(text) if kind == "said" else text
+        shown.append(style(text, styles[kind]) if kind in styles and line is text else _joined(line))
+    if takes_back := confirm_words(found):
+        shown.append(style(takes_back, BOLD))
+    shown.append(style(f"It can be answered until {moment(found['expires_us'])}.", DIM))
+    return shown
 
 
 def _call_lines(found: dict[str, Any], *, folded: bool) -> list[Styled]:
@@ -193,12 +215,12 @@ def ask(settings: Settings, client: Client, event: dict[str, Any]) -> None:
             if not is_call:
                 settings.call("Inputs.Answer", input=name, text=answer.removesuffix("\n"))
             elif verdict in YES:
-                if verdict == "always" and not _rule_written(settings, name):
+                if verdict == "always" and not _rule_written(settings, event):
                     continue
                 more = {"for_session": True} if verdict == "session" else {}
-                settings.call("Approvals.Approve", approval=name, digest=event["digest"], **more)
+                settings.answer("Approvals.Approve", event, digest=event["digest"], **more)
             else:
-                settings.call("Approvals.Deny", approval=name, note=note or None)
+                settings.answer("Approvals.Deny", event, note=note or None)
         except LightagentError as err:
             refused = (PermissionDenied, Conflict) if is_call else (InvalidArgument,)
             again = isinstance(err, refused) and not isinstance(err, ApprovalClosed)
@@ -210,11 +232,11 @@ def ask(settings: Settings, client: Client, event: dict[str, Any]) -> None:
         return
 
 
-def _rule_written(settings: Settings, approval: str) -> bool:
+def _rule_written(settings: Settings, question: dict[str, Any]) -> bool:
     """Whether the person had the proposed rule written."""
     from lightagentd.cli.rules import write_rule  # it shows questions, too
 
-    return bool(write_rule(settings, approval, tainted=False, yes=False))
+    return bool(write_rule(settings, question, tainted=False, yes=False))
 
 
 def decision(line: str) -> tuple[str, str]:

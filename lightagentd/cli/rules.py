@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,21 @@ from lightagentd.cli.options import Settings
 from lightagentd.cli.output import cell, dump, say
 from lightagentd.cli.terminal import may_type
 from lightagentd.cli.when import moment
-from lightagentd.errors import ConfirmationRequired, Conflict, PermissionDenied
+from lightagentd.client.approver import Question, approval_id
+from lightagentd.errors import ApprovalMismatch, ConfirmationRequired, Conflict, PermissionDenied
 from lightagentd.text.readable import visible
 
 
-def write_rule(settings: Settings, approval: str, *, tainted: bool, yes: bool) -> str:
-    """Show the rule, and write it after a yes; gives its path, or an empty text after a no.
+def write_rule(settings: Settings, question: dict[str, Any], *, tainted: bool, yes: bool) -> str:
+    """Show the rule for the call that was shown (`Settings.question`), and write it after a yes; gives its
+    path, or an empty text after a no.
 
-    Raises ConfirmationRequired where nobody can be asked.
+    Raises ConfirmationRequired where nobody can be asked, ApprovalMismatch for a rule about something else.
     """
+    approval = approval_id(question)
     found = settings.call("Approvals.ProposeRule", approval=approval, tainted=tainted or None)
+    statement = question["request"]["statement"] if isinstance(question, Question) else question
+    check_rule(str(found["text"]), statement, tainted=tainted)
     if not settings.json:
         for line in proposal_lines(found):
             say(line)
@@ -38,6 +44,28 @@ def write_rule(settings: Settings, approval: str, *, tainted: bool, yes: bool) -
         if os.geteuid() != 0 or settings.host:
             raise
         return _write_here(settings, found)
+
+
+def check_rule(text: str, statement: Mapping[str, Any], *, tainted: bool) -> None:
+    """Raises ApprovalMismatch, ConfigError unless a file of policy.d has one rule, and that allows the call
+    of a statement and no other.
+    """
+    from lightagentd.policy.rulefiles import load_texts
+    from lightagentd.policy.rules import without_nulls
+
+    made = load_texts({"the proposed rule": text})
+    names = ("agent", "tool", "action", "effect")
+    wanted = {name: (statement[name],) for name in names} | {"exactly": without_nulls(statement["args"])}
+    rules = [
+        {name: tuple(map(str, getattr(one.rule, name) or ())) for name in names}
+        | {"exactly": one.rule.exactly}
+        for one in made.rules
+    ]
+    if rules != [wanted] or made.guards or made.rules[0].rule.even_if_tainted not in (False, tainted):
+        raise ApprovalMismatch(
+            "The daemon proposes a rule for something else than what was shown. Nothing was written.",
+            suggestion="Somebody may have taken over the daemon: lactl panic; then look at the journal.",
+        )
 
 
 def proposal_lines(found: dict[str, Any]) -> list[str]:

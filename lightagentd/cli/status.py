@@ -11,7 +11,10 @@ from lightagentd.cli.output import fields, print_json
 from lightagentd.cli.redrawn import watchable
 from lightagentd.cli.terminal import is_terminal
 from lightagentd.cli.when import duration, local, size
+from lightagentd.errors import LightagentError
 from lightagentd.host.users import called
+
+_APPROVER_S = 5.0
 
 
 @click.command("status", cls=Command)
@@ -27,12 +30,36 @@ def command(settings: Settings) -> int:
 
         return several.status(settings)
     status = settings.call("Manager.GetStatus")
+    if settings.has_approver and not settings.host:
+        status |= _approver(settings)
     if settings.json:
         print_json(status)
     else:
         problems = [("problem", text) for text in status["problems"]]
-        fields([*_panic(status), *_daemon(status), *_workers(status), *problems])
+        fields([*_panic(status), *_daemon(status), *_approver_line(status), *_workers(status), *problems])
     return 0
+
+
+def _approver(settings: Settings) -> dict[str, Any]:
+    """The approver's own status beside the daemon's; null, with its problem in `approver_problem`, where it
+    does not answer.
+    """
+    try:
+        return {"approver": settings.approver.call("Approver.GetStatus", timeout_s=_APPROVER_S)}
+    except LightagentError as err:
+        return {"approver": None, "approver_problem": f"{err.message} {err.suggestion}".strip()}
+
+
+def _approver_line(status: dict[str, Any]) -> list[tuple[str, object]]:
+    if "approver" not in status:
+        return []
+    if (found := status["approver"]) is None:
+        return [("approver", f"does not answer, so no change can be allowed: {status['approver_problem']}")]
+    if (panic := found["panic"]) is not None:
+        text = f"signs nothing since {local(panic['since_us'])}; it ends with: lactl panic --off"
+    else:
+        text = f"running, {found['waiting']} waiting for a person, key {found['public'][:16]}"
+    return [("approver", text), *(("problem", one) for one in found["problems"])]
 
 
 def _panic(status: dict[str, Any]) -> list[tuple[str, object]]:

@@ -267,6 +267,11 @@ def _show(found: dict[str, Any], *, source: bool) -> None:
         say()
         say(found["source"])
     say()
-    fields([("sha256", found["digest"])])
+    digest = hashlib.sha256(str(found["source"]).encode()).hexdigest()
+    if not source and digest != found["digest"]:  # the daemon is not trusted with what it says of a text
+        raise Conflict(
+            f"The draft {found['name']} is not what the daemon says.", suggestion="Look at its journal."
+        )
+    fields([("sha256", digest)])
     if not found["problem"]:
-        say(f"An administrator installs it: lactl tools install {found['name']} --digest {found['digest']}")
+        say(f"An administrator installs it: lactl tools install {found['name']} --digest {digest}")

@@ -21,6 +21,7 @@ from lightagentd.cli.output import Columns, as_json, dump, fields, listing, say,
 from lightagentd.cli.terminal import BOLD, is_terminal, style
 from lightagentd.cli.tool_drafts import discard, draft, drafts, install
 from lightagentd.cli.turn import end_with, watch
+from lightagentd.cli.typed_call import TypedCall
 from lightagentd.config.terms import words as confirm_words
 from lightagentd.errors import CommandFailed, ToolNotFound
 
@@ -140,12 +141,16 @@ def call(
 
     The exit status is 80 when a command ran and failed; with --json its own status is in the event
     tool_result, as metadata.exit_status. A call that you may approve counts as approved by you: policy does
-    not ask again, and the history says who called. The last three options are for who may approve, and as
-    those of lactl approve.
+    not ask again, and the history says who called. Where the approver allows changes, lactl answers it there
+    if what waits is exactly what you typed, the rest being the defaults of the tool's file; else it shows the
+    call and asks on the terminal, and in a pipe it says how to answer, and waits. The last three options are
+    for who may approve, and as those of lactl approve.
     """
     parameters = {"agent": agent, **call_parameters(settings, agent, action, arguments, whole)}
     parameters |= {name: one for name, one in terms.items() if one is not None}
-    metadata = watch(settings, "Tools.Call", parameters, hang_up=True)
+    named = {name: parameters[name] for name in ("agent", "tool", "action", "args")}
+    typed = TypedCall(**named, terms=terms)
+    metadata = watch(settings, "Tools.Call", parameters, hang_up=True, typed=typed)
     end_with(metadata)
     if (within := terms["confirm_within"]) and not settings.json and metadata.get("changed") is not False:
         warn(confirm_words(terms, within), "Keep it with: lactl confirm")

@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import click
 
@@ -21,7 +21,11 @@ from lightagentd.cli.options import Settings
 from lightagentd.cli.output import cell, print_json_line, say, say_markdown, warn
 from lightagentd.cli.question import REQUESTS, ask, how_to_answer, may_answer, visible
 from lightagentd.cli.terminal import clean, is_terminal
-from lightagentd.errors import DaemonUnreachable, LightagentError
+from lightagentd.client.approver import Question
+from lightagentd.errors import ApprovalClosed, DaemonUnreachable, LightagentError, PermissionDenied
+
+if TYPE_CHECKING:
+    from lightagentd.cli.typed_call import TypedCall
 
 _CANCEL_TIMEOUT_S = 5.0
 
@@ -72,8 +76,10 @@ class AnswerView(_Lines):
             self._thoughts += event.get("text") or ""
         elif event["type"] == "approval_requested":  # with --quiet, too: else it would hang without a word
             call, approval = visible(f"{event['tool']}.{event['action']}"), event["approval"]
+            what = f"{call}{_asked_for(event)} ({visible(approval)})."
+            what += f" {visible(event['problem'])}" if event.get("problem") else ""
             warn(
-                f"The turn waits until somebody allows {call}{_asked_for(event)} ({visible(approval)}).",
+                f"The turn waits until somebody allows {what}",
                 f"Look: lactl approvals show {visible(approval)}. {how_to_answer(event)}",
             )
         elif event["type"] == "input_requested":
@@ -144,13 +150,15 @@ def watch(
     raw: bool = False,
     timeout_s: float | None = None,
     on_event: Callable[[dict[str, Any]], None] | None = None,
+    typed: TypedCall | None = None,
 ) -> dict[str, Any]:
     """Call a method that streams a turn, show it, and raise its error, if it ends with one. Returns the
     metadata of its last call; `found` and `result` are among these where the answer is the report of a skill.
 
     With `raw` the answer is shown as it is: a program wants it. With `hang_up`, Ctrl-C only closes the
     connection, because that cancels the call. After `timeout_s` it raises TimedOut, and the turn goes on.
-    `on_event` gets each event after it is shown.
+    `on_event` gets each event after it is shown. The call that was `typed`, and no other one, is allowed
+    without a question.
     """
     asks = is_terminal() and not settings.json and not quiet
     view = _view(settings, draws=asks and not raw, is_call=hang_up, thoughts=thoughts, quiet=quiet, raw=raw)
@@ -162,9 +170,11 @@ def watch(
         with settings.client() as client, Interrupt(settings, hang_up=hang_up) as interrupt:
             stream = client.stream(method, **parameters)
             for reply in within(client, stream, timeout_s, view.tick if asks and not raw else None):
-                event = reply["event"]
+                event = settings.asked(reply["event"])
                 session = event.get("session") or session
                 interrupt.saw(event)
+                if _is_answered(settings, event, typed) and not settings.json:
+                    continue
                 view.show(event)
                 if on_event is not None:
                     on_event(event)
@@ -189,6 +199,23 @@ def watch(
     if failure is not None:
         raise failure
     return metadata
+
+
+def _is_answered(settings: Settings, event: dict[str, Any], typed: TypedCall | None) -> bool:
+    """Whether the question of an event is about the call that was typed, and is answered by that. Raises
+    ApprovalMismatch.
+    """
+    if typed is None or not isinstance(event, Question):
+        return False
+    if not typed.is_stated(event["request"]["statement"], settings.uid()):
+        return False
+    try:
+        settings.answer("Approvals.Approve", event)
+    except PermissionDenied:
+        return False  # somebody else has to
+    except ApprovalClosed:
+        pass  # by somebody else, meanwhile
+    return True
 
 
 def _view(settings: Settings, *, draws: bool, is_call: bool, thoughts: bool, quiet: bool, raw: bool) -> View:

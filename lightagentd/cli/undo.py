@@ -8,6 +8,7 @@ from lightagentd.cli.beginning import only_one
 from lightagentd.cli.options import Command, Settings, agent_names, names_of
 from lightagentd.cli.output import Columns, listing
 from lightagentd.cli.turn import watch
+from lightagentd.cli.typed_call import TypedCall
 from lightagentd.cli.when import ago
 
 _COLUMNS: Columns = {
@@ -33,6 +34,9 @@ def command(settings: Settings, call: str | None, agent: str | None, lists: bool
     again, take back the undo: its id is in the list. What else a call did (a shell command, a restarted unit)
     cannot be taken back; then it says what the call was, and what does the opposite.
 
+    Where the approver allows changes, lactl answers for you if you name CALL; else it shows what the daemon
+    chose, and asks.
+
     CALL may be cut short as long as it is the only one that begins so.
 
     \b
@@ -48,4 +52,8 @@ def command(settings: Settings, call: str | None, agent: str | None, lists: bool
         return
     if call is not None:
         call = only_one(call, lambda: [each["call_id"] for each in settings.call("Undo.List")], "calls")
-    watch(settings, "Undo.Run", {"call_id": call, "agent": agent}, hang_up=True)
+    typed = None
+    if call is not None:
+        args = {"call_id": call}
+        typed = TypedCall(agent=agent or "", tool="file", action="undo", args=args, for_root=True)
+    watch(settings, "Undo.Run", {"call_id": call, "agent": agent}, hang_up=True, typed=typed)

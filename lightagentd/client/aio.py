@@ -13,9 +13,20 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
+from lightagentd.client.approver import (
+    Question,
+    answered,
+    approval_id,
+    approve_parameters,
+    asks_approver,
+    beside,
+    question_of,
+    unanswerable,
+    without_request,
+)
 from lightagentd.client.blocking import (
     CHUNK_BYTES,
     Reply,
@@ -25,6 +36,7 @@ from lightagentd.client.blocking import (
     placed,
     with_interaction,
 )
+from lightagentd.errors import ApprovalNotFound, DaemonUnreachable, LightagentError, PermissionDenied
 
 if TYPE_CHECKING:
     from lightagentd.client.methods import AsyncMethods
@@ -142,6 +154,53 @@ class AsyncClient(AsyncMethods):
         finally:
             if self._wire.expecting:
                 await self.close()
+
+    async def question(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """An approval (`api.Approval`), or a turn event that asks for one, as a person has to be shown it:
+        where the approver answers it, with its `args`, `preview` and terms from there, and `request`, all
+        that is there. Nothing has to be connected. Raises ApprovalMismatch where the daemon says something
+        else, DaemonUnreachable.
+        """
+        if not asks_approver(found):
+            return found if isinstance(found, Question) else without_request(found)
+        reply = await self._of_approver("Approver.Get", approval=approval_id(found))
+        return question_of(without_request(found), reply["request"])
+
+    async def asked(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        """A turn event, with the question as `question` has it; where that fails with the `problem`, and
+        nobody may answer.
+        """
+        try:
+            return await self.question(event)
+        except LightagentError as err:
+            return unanswerable(event, err)
+
+    async def approve(self, found: Mapping[str, Any], **given: Any) -> dict[str, Any]:
+        """Allow what `found` asks about, an approval or a turn event as a person was shown it, where that is
+        answered; `given` is what Approvals.Approve takes beside. Gives the approval as it is then. Raises
+        ApprovalMismatch where something else would run than what `found` says, ApprovalClosed, and
+        PermissionDenied for a program that speaks for no person.
+        """
+        if not found.get("approver"):
+            asked = {"approval": approval_id(found), "digest": found["digest"], **given}
+            return dict((await self.call("Approvals.Approve", **asked))["approval"])
+        shown = await self.question(found)
+        reply = await self._of_approver("Approver.Approve", **approve_parameters(shown, given))
+        return answered(shown, reply["request"])
+
+    async def deny(self, found: Mapping[str, Any], note: str | None = None) -> dict[str, Any]:
+        """Refuse it, where it is answered; at the daemon where the approver does not take that."""
+        name = approval_id(found)
+        if found.get("approver"):
+            with contextlib.suppress(DaemonUnreachable, ApprovalNotFound, PermissionDenied):
+                reply = await self._of_approver("Approver.Deny", approval=name, note=note)
+                return answered(found, reply["request"])
+        return dict((await self.call("Approvals.Deny", approval=name, note=note))["approval"])
+
+    async def _of_approver(self, method: str, /, **parameters: Any) -> dict[str, Any]:
+        place = beside(self.path if self._remote is None else self._remote)
+        async with AsyncClient(place, timeout_s=self.timeout_s, interactive=self.interactive) as client:
+            return await client.call(method, **parameters)
 
     async def _go_through(self, remote: Remote) -> None:
         """Connect to another machine. Raises as `client.remote.Tunnel.wait`."""

@@ -380,6 +380,11 @@ def _connect(sock: socket.socket, path: str, timeout_s: float | None) -> None:
 
 def connect_error(path: str, err: OSError) -> LightagentError:
     """The error for a socket that refuses connections, or does not answer in time, and for what is none."""
+    if path.endswith("/approve.sock"):
+        return DaemonUnreachable(
+            f"The approver, which alone allows changes, does not answer on {path}: {reason(err)}.",
+            suggestion="See why: systemctl status lightagent-approver.socket lightagent-approver.service",
+        )
     if isinstance(err, BlockingIOError):
         return TimedOut(
             f"The daemon is busy: too many programs wait to connect to {path}.",

@@ -82,7 +82,7 @@ TurnEvent = TypedDict("TurnEvent", {"type": Required[str], "session": Required[s
         "action": str, "effect": str, "decision": str, "args": Any, "stream": str, "result": str,
         "metadata": Any, "approval": str, "cwd": str, "preview": str, "rule": str, "reason": str,
         "expires_us": int, "volatile": bool, "digest": str, "confirm_within_s": int, "check": str,
-        "inverse": str, "may_answer": bool, "must_authenticate": bool, "state": str,
+        "inverse": str, "approver": str, "may_answer": bool, "must_authenticate": bool, "state": str,
         "answered_by": int | None, "note": str, "input": str, "question": str, "choices": list[str],
         "answer": str, "plan": Any, "task": str, "session_info": Any, "kept": int, "removed": int,
         "tokens_before": int, "tokens_after": int, "summarized_by": str, "total_tokens": int,
@@ -227,10 +227,12 @@ Pruned = TypedDict("Pruned", {"removed": int, "sessions": list[str], "freed_byte
 PrunedReply = TypedDict("PrunedReply", {"pruned": Pruned})
 Compacted = TypedDict("Compacted", {"bytes_before": int, "bytes_after": int})
 HistoryCompactedReply = TypedDict("HistoryCompactedReply", {"compacted": Compacted})
+Removal = TypedDict("Removal", {"seq": int, "time_us": int, "by": int | None, "reason": str, "session": str,
+        "first_seq": int, "last_seq": int, "events": int, "rows": int, "states": list[str]})
 Verification = TypedDict("Verification", {"ok": bool, "events": int, "first_bad_seq": int, "reason": str,
         "head_seq": int, "head_hash": str, "first_seq": int, "began": str, "kept": int, "erased": int,
         "checkpoints": int, "key": str, "trusted": bool, "covered_seq": int, "index_entries": int,
-        "notes": list[str]})
+        "rows": int, "bad_rows": list[str], "removed": int, "removals": list[Removal], "notes": list[str]})
 VerificationReply = TypedDict("VerificationReply", {"verification": Verification})
 Token = TypedDict("Token", {"id": str, "name": str, "uid": int, "user": str, "scopes": list[str],
         "agents": list[str], "limits": TokenLimits, "created_us": int, "expires_us": int, "used_us": int,
@@ -254,7 +256,7 @@ Approval = TypedDict("Approval", {"id": str, "agent": str, "session": str, "owne
         "call_id": str, "tool": str, "action": str, "effect": str, "args": Any, "cwd": str, "digest": str,
         "preview": str, "rule": str, "reason": str, "created_us": int, "expires_us": int, "state": str,
         "answered_by": int | None, "answered_us": int, "note": str, "volatile": bool, "confirm_within_s": int,
-        "check": str, "inverse": str, "may_answer": bool, "must_authenticate": bool})
+        "check": str, "inverse": str, "may_answer": bool, "must_authenticate": bool, "approver": str})
 ApprovalsReply = TypedDict("ApprovalsReply", {"approvals": list[Approval]})
 ApprovalReply = TypedDict("ApprovalReply", {"approval": Approval})
 PolicyChange = TypedDict("PolicyChange", {"seq": int, "time_us": int, "agent": str, "session": str,

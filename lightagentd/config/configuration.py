@@ -246,6 +246,13 @@ class Worker(Section):
     change_agents: list[str] = Field(default_factory=list)
     """Agents that get a worker for change, which runs as the daemon's own user, where systemd does not run
     the workers; where it does, `systemctl enable --now lightagent-change@AGENT.socket` says the same."""
+    trust_daemon_taint: bool = False
+    """Whether a worker for change takes the daemon's word that no text from outside is in a session. Without
+    it a rule that allows a change needs `even_if_tainted`, or a person approves each. Where systemd runs the
+    workers."""
+    trust_daemon_keys: bool = False
+    """Whether the key store signs whenever the daemon says so. Without it the use of a key needs a rule with
+    `even_if_tainted`, or a person approves each. Where systemd runs the workers."""
     idle_timeout_s: Seconds = 300.0
     """A worker that has had nothing to do for so long ends, unless it holds a watch."""
     max_per_effect: int = Field(default=4, ge=1, le=64)

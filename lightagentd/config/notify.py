@@ -106,7 +106,8 @@ class Answers(Section):
         default_factory=list
     )
     """Calls that may also be allowed so, as TOOL.ACTION, where `*` stands for any text: `service.restart`.
-    Never one that holds a secret."""
+    Never one that holds a secret, and no change where systemd runs the workers: people allow it at the
+    approver."""
     agents: list[str] = Field(default_factory=list)
     """The agents whose calls may be allowed so; empty for all."""
 

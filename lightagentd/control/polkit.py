@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-from lightagentd.agents.definition import NAME
 from lightagentd.bus.connection import CALL_TIMEOUT_S, Bus, Variant
 from lightagentd.bus.errors import Masked, NoSuchName
 from lightagentd.control.authz import INTERACTION, Caller
@@ -36,6 +35,7 @@ from lightagentd.errors import (
     Unavailable,
 )
 from lightagentd.policy.operation import Operation
+from lightagentd.text.agent_name import NAME
 from lightagentd.text.reason import reason
 
 _T = TypeVar("_T")

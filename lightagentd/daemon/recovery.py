@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import lmdb
 
 from lightagentd.agents.sessions.open_calls import close_open_calls
-from lightagentd.daemon.state_rows import take_out_invalid
+from lightagentd.daemon.state_rows import take_out
 from lightagentd.errors import HistoryDamaged, LightagentError, StorageError
 from lightagentd.events.audit.checkpoints import HEAD_FILE, KeptHead
 from lightagentd.events.audit.verification import Verification, verify_tail
@@ -130,7 +130,7 @@ class Recovery:
         if self._examined is not None:
             await self._history.append(self._examined.event())
             self._examined = None
-        self._taken_out = await take_out_invalid(self._history)
+        self._taken_out = await take_out(self._history)
         await self._look_back()
 
     async def report(self, registry: Registry) -> None:

@@ -41,6 +41,7 @@ from lightagentd.memory.memories import Memories
 from lightagentd.memory.profiles import Profiles
 from lightagentd.policy.decide import Policy
 from lightagentd.policy.panic import Panic
+from lightagentd.policy.questions.approver import ApproverLink
 from lightagentd.policy.questions.asked import AllQuestions
 from lightagentd.tool import Effect
 from lightagentd.worker.pool import Pool
@@ -48,17 +49,23 @@ from lightagentd.worker.pool import Pool
 Granted = Callable[[str], Sequence[Effect]]
 
 
+def _policy(config: Config, content: Content, history: History, pool: Pool, granted: Granted) -> Policy:
+    return Policy(
+        enforced=lambda: pool.backend.enforced,
+        trusted_skill=content.trusts_skill,
+        disk_low=lambda: history.disk_low,
+        granted=granted,
+        verified=lambda: pool.source.verifies,
+        trusts=config.worker,
+    )
+
+
 def shared_parts(
     config: Config, paths: Paths, history: History, pool: Pool, panic: Panic, granted: Granted
 ) -> SharedParts:
     """`granted` gives the effects that a trigger has without a person."""
     limits, content, profiles = config.limits, Content(paths), Profiles(history)
-    policy = Policy(
-        enforced=lambda: pool.backend.enforced,
-        trusted_skill=content.trusts_skill,
-        disk_low=lambda: history.disk_low,
-        granted=granted,
-    )
+    policy = _policy(config, content, history, pool, granted)
     asked = AllQuestions(history, limits, key_file=paths.state / "approvals.key")
     plans, offers = Plans(history), Offers(history, policy, content.members_of, content.skill_names)
     metadata = Metadata(config.models, paths.state / "models.json")
@@ -99,6 +106,7 @@ def shared_parts(
             builtins=builtins,
             hooks=hooks,
             confirmations=Confirmations(history),
+            approver=ApproverLink(asked.approvals, history),
             toolbox=tools,
             give=partial(given, content, policy, pool, partial(snapshots.before, history)),
         ),

@@ -79,6 +79,8 @@ class Upkeep:
         """The newest deletion of a session whose kept events were looked through."""
         self._evidence_from = retention.NO_EVIDENCE
         """From here on approvals, changes and rules stay; as of the last look."""
+        self._by: int | None = None
+        """The uid of who asked for what runs now."""
         self.problem = ""
         """Why the last look came to no end, as a sentence."""
 
@@ -108,12 +110,16 @@ class Upkeep:
                 agents = sorted(self._registry.agents.values(), key=lambda one: one.name in own)
                 await snapshots.once_a_day(self._history, agents)
 
-    async def prune(self) -> api.Pruned:
-        """Apply the limits now. Raises Conflict when a run is under way already, StorageError,
-        HistoryDamaged.
+    async def prune(self, by: int) -> api.Pruned:
+        """Apply the limits now, since a uid asked for it. Raises Conflict when a run is under way already,
+        StorageError, HistoryDamaged.
         """
         async with self._alone():
-            return await self._prune(asked=True)
+            self._by = by
+            try:
+                return await self._prune(asked=True)
+            finally:
+                self._by = None
 
     async def compact(self) -> api.Compacted:
         """Rewrite the file without its free pages. Raises Conflict, StorageError, HistoryDamaged."""
@@ -196,7 +202,13 @@ class Upkeep:
 
     def _bounds(self, reason: str, before_us: int = 0) -> Bounds:
         last = max(0, self._history.head_seq - retention.NEWEST)
-        return Bounds(reason=reason, to_seq=last, before_us=before_us, evidence_from=self._evidence_from)
+        return Bounds(
+            reason=reason,
+            to_seq=last,
+            before_us=before_us,
+            evidence_from=self._evidence_from,
+            by=self._by,
+        )
 
     def _age_bounds(self) -> Bounds | None:
         if not self._settings.max_age_days:
@@ -256,7 +268,8 @@ class Upkeep:
         while now is not None:
             if not await asyncio.to_thread(retention.needs_sweep, history.environment, now, since):
                 break
-            events = await history.appending(partial(retention.sweep, history.environment, now, since))
+            work = partial(retention.sweep, history.environment, now, since, by=self._by)
+            events = await history.appending(work)
             if not events:
                 break
             removed += int((events[0].data or {})["removed"])

@@ -22,7 +22,7 @@ class Card:
 
     `summary` and `body` are text without markup, safe to show. `answers` are the answers that have a button;
     with `choices`, those are the words. `how` is shown when no button says yes. `digest` is that of the call
-    that an answer allows.
+    that an answer allows; with `approver` the approver takes that answer.
     """
 
     key: str
@@ -35,6 +35,7 @@ class Card:
     how: str = ""
     expires_us: int = 0
     digest: str = ""
+    approver: str = ""
 
     def choice(self, answer: str) -> str:
         """The words of a choice; empty for another answer."""

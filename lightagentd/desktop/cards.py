@@ -32,15 +32,18 @@ BUTTONS, BUTTON_CHARS = 3, 40
 
 
 def question(approval: dict[str, Any], *, uid: int) -> Card:
-    """The card of a waiting `api.Approval`; `uid` is the person who sees it."""
+    """The card of a waiting `api.Approval` (of `AsyncClient.asked`); `uid` is the person who sees it."""
     key = str(approval["id"])
     shown, whole = _what_would_run(approval)
+    whole = whole and not approval.get("problem")
     may_deny = approval["may_answer"] or approval["owner"] == uid
     answers = [*([DENY] if may_deny else []), *([APPROVE] if approval["may_answer"] and whole else [])]
     reason = shorten(approval["reason"], TITLE_CHARS, 1)
+    word = "The daemon says what it would do" if "request" in approval else "What it would do"
     lines = [
+        *([shorten(approval["problem"], ANSWER_CHARS, ANSWER_LINES)] if approval.get("problem") else []),
         shown,
-        *([f"What it would do: {_barred(preview)}"] if (preview := _preview(approval)) else []),
+        *([f"{word}: {_barred(preview)}"] if (preview := _preview(approval)) else []),
         *([_barred(takes_back)] if (takes_back := confirm_words(approval)) else []),
         *([f"Asked because: {reason}"] if reason else []),
         _time_left(int(approval["expires_us"])),
@@ -57,6 +60,7 @@ def question(approval: dict[str, Any], *, uid: int) -> Card:
         how=f"Answer with: lactl approve {key}, or: lactl deny {key}" if approval["may_answer"] else "",
         expires_us=int(approval["expires_us"]),
         digest=approval["digest"],
+        approver=approval.get("approver", ""),
     )
 
 
@@ -141,11 +145,13 @@ def shorten(text: str, chars: int, lines: int) -> str:
 
 def _what_would_run(approval: dict[str, Any]) -> tuple[str, bool]:
     """The arguments, and whether they are complete and nothing in them could be overlooked."""
-    if approval["volatile"]:
+    if _is_secret(approval):
         return "Its arguments hold a secret, so they are not shown here.", False
     args = approval["args"] if isinstance(approval["args"], dict) else {"arguments": approval["args"]}
     if approval["cwd"]:
         args = {**args, "cwd": approval["cwd"]}
+    if kit := _request(approval)["statement"].get("kit"):
+        args = {**args, "kit": kit}
     text = "\n".join(f"{visible(name)}: {_value(value)}" for name, value in args.items())
     if len(text) > ARGUMENTS_CHARS or text.count("\n") >= ARGUMENTS_LINES:
         cut = "\n".join(text[:ARGUMENTS_CHARS].split("\n")[:ARGUMENTS_LINES])
@@ -156,6 +162,15 @@ def _what_would_run(approval: dict[str, Any]) -> tuple[str, bool]:
     return text, whole and all(char.isascii() or _is_latin(char) for char in seen)
 
 
+def _request(approval: dict[str, Any]) -> dict[str, Any]:
+    """What the approver has of a call; empty where it is not asked."""
+    return approval.get("request") or {"statement": {}, "said": {}}
+
+
+def _is_secret(approval: dict[str, Any]) -> bool:
+    return bool(approval["volatile"] or _request(approval)["said"].get("hidden"))
+
+
 def _value(value: Any) -> str:
     """An argument's value. Nothing is removed; a line break in it cannot be taken for the end of the
     argument.
@@ -164,7 +179,7 @@ def _value(value: Any) -> str:
 
 
 def _preview(approval: dict[str, Any]) -> str:
-    return "" if approval["volatile"] else shorten(approval["preview"], PREVIEW_CHARS, PREVIEW_LINES)
+    return "" if _is_secret(approval) else shorten(approval["preview"], PREVIEW_CHARS, PREVIEW_LINES)
 
 
 def _barred(text: str) -> str:

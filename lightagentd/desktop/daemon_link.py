@@ -13,6 +13,7 @@ from typing import Any
 
 from lightagentd import errors
 from lightagentd.client.aio import AsyncClient
+from lightagentd.client.approver import Question
 from lightagentd.client.pause import keep_trying
 from lightagentd.desktop import cards
 from lightagentd.desktop.board import APPROVE, Board, Card
@@ -59,14 +60,15 @@ class DaemonLink:
 
     async def answer(self, card: Card, answer: str) -> bool:
         """Send an answer, and tell the person if it has no effect. True when the question is over."""
-        method, parameters = "Approvals.Deny", {"approval": card.key}
-        if choice := card.choice(answer):
-            method, parameters = "Inputs.Answer", {"input": card.key, "text": choice}
-        elif answer == APPROVE:
-            method, parameters = "Approvals.Approve", {"approval": card.key, "digest": card.digest}
+        asked = Question(id=card.key, approver=card.approver, digest=card.digest)
         try:
             async with AsyncClient(self._socket or None, timeout_s=CALL_S) as client:
-                await client.call(method, **parameters)
+                if choice := card.choice(answer):
+                    await client.call("Inputs.Answer", input=card.key, text=choice)
+                elif answer == APPROVE:
+                    await client.approve(asked)
+                else:
+                    await client.deny(asked)
         except LightagentError as err:
             self._board.tell(cards.not_answered(card, err.message, err.suggestion))
             return isinstance(err, errors.NotFound | errors.ApprovalClosed | errors.InputClosed)
@@ -133,8 +135,10 @@ class DaemonLink:
         except (errors.NotFound, errors.PermissionDenied):
             return
         if found["state"] == "waiting":
-            is_call = kind == "approval"
-            self._board.ask(cards.question(found, uid=self._uid) if is_call else cards.asked(found))
+            if kind == "approval":
+                self._board.ask(cards.question(await client.asked(found), uid=self._uid))
+            else:
+                self._board.ask(cards.asked(found))
 
     def _worth_telling(self, event: dict[str, Any]) -> bool:
         data = event["data"] or {}

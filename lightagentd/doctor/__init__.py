@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightagentd.api import Finding
-from lightagentd.doctor import access, files, history, machine, models, records, units
+from lightagentd.doctor import access, approver, files, history, machine, models, records, units
 from lightagentd.doctor.finding import in_order
 from lightagentd.doctor.machine import REPORT_COMMANDS
 from lightagentd.host.paths import Paths
@@ -44,6 +44,8 @@ async def look(
     found.append(access.control_socket(socket or paths.socket))
     found += await access.bus(paths, running.pid if running else None)
     found += await access.polkit()
+    if not in_daemon:
+        found += await approver.check(paths)
     found += await units.check(paths, running.pid if running else None)
     found += await models.check(paths, in_daemon=in_daemon, reach=reach)
     found += await asyncio.to_thread(

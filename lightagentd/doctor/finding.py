@@ -12,6 +12,7 @@ GROUPS = (
     "socket",
     "bus",
     "polkit",
+    "approver",
     "units",
     "agents",
     "models",

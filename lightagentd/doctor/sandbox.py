@@ -24,9 +24,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lightagentd.agents.tool_calls.signing import NO_TERMS
 from lightagentd.api import Finding
 from lightagentd.doctor import sandbox_probe
-from lightagentd.errors import LightagentError
+from lightagentd.errors import ApprovalRequired, LightagentError
 from lightagentd.host.paths import PACKAGE_FOLDER, Paths
 from lightagentd.host.process import start
 from lightagentd.text.reason import reason
@@ -119,6 +120,9 @@ class SandboxDoctor:
     async def examine(self, agent: str, effect: Effect) -> list[Finding]:
         """Report what an agent's worker for an effect is kept from, and what not. Leaves nothing behind."""
         try:
+            if effect is Effect.CHANGE and self._pool.source.verifies:
+                async with asyncio.timeout(EXAMINATION_S):
+                    return [await self._unsigned(agent)]
             async with asyncio.timeout(EXAMINATION_S), self._bait(effect) as bait:
                 found = await self._probe(agent, effect, bait.targets)
                 return [_judge(promise, effect, found, bait) for promise in _tried(effect)]
@@ -134,8 +138,28 @@ class SandboxDoctor:
         own = shlex.quote(sys.executable)
         arguments = shlex.join(["-I", "-S", "-c", code, json.dumps(targets)])
         command = f'python={own}; [ -x "$python" ] || python=python3; exec "$python" {arguments}'
+        output = await self._output(agent, effect, command)
+        for line in output.splitlines():
+            if line.startswith("{"):
+                found = json.loads(line)
+                if isinstance(found, dict):
+                    return found
+        raise ValueError(f"the probes said nothing that can be read: {' '.join(output.split())[:200]}")
+
+    async def _unsigned(self, agent: str) -> Finding:
+        """Whether a worker for change runs a command that nobody signed. Raises LightagentError."""
+        name = "run what nobody allowed"
+        try:
+            await self._output(agent, Effect.CHANGE, f": lightagent-doctor {secrets.token_hex(8)}")
+        except ApprovalRequired:
+            return Finding(name=name, status="ok", detail="refused")
+        why = "it ran a command: a rule of policy.d allows them all, also by even_if_tainted"
+        return Finding(name=name, status="note", detail=why)
+
+    async def _output(self, agent: str, effect: Effect, command: str) -> str:
+        """Raises LightagentError."""
         call = Call(
-            call_id=f"doctor_{secrets.token_hex(8)}",
+            call_id=f"call_{secrets.token_hex(8)}",
             tool="bash",
             action="exec",
             args={"command": command, "effect": effect.value},
@@ -143,18 +167,14 @@ class SandboxDoctor:
             session="",
             effect=effect,
             timeout_s=CALL_S,
+            terms=NO_TERMS,
         )
         output = ""
         async with contextlib.aclosing(self._pool.call(call)) as events:
             async for event in events:
                 if event["kind"] == "result":
                     output = event["output"]
-        for line in output.splitlines():
-            if line.startswith("{"):
-                found = json.loads(line)
-                if isinstance(found, dict):
-                    return found
-        raise ValueError(f"the probes said nothing that can be read: {' '.join(output.split())[:200]}")
+        return output
 
     @contextlib.asynccontextmanager
     async def _bait(self, effect: Effect) -> AsyncIterator[_Bait]:

@@ -20,6 +20,8 @@ from lightagentd.errors import LightagentError
 from lightagentd.host.paths import Paths, content_folders
 from lightagentd.host.systemd import BOOTED
 from lightagentd.text.reason import reason
+from lightagentd.worker.change_profiles import DROP_IN as _PROFILE
+from lightagentd.worker.change_profiles import chosen
 
 SERVICE, SOCKET = "lightagentd.service", "lightagentd.socket"
 WORKERS = (
@@ -34,6 +36,9 @@ WORKERS = (
     "lightagent-inspect.service",
     "lightagent-keys.socket",
     "lightagent-keys.service",
+    "lightagent-approver.socket",
+    "lightagent-approver-daemon.socket",
+    "lightagent-approver.service",
 )
 _PATTERNS = ["lightagent*"]
 _ROOT, _MANAGER = "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"
@@ -129,7 +134,14 @@ def _states(loaded: list[_Loaded]) -> list[Finding]:
             detail = "its file on disk was changed since it was loaded"
             remedy = f"Have it read again: systemctl daemon-reload; systemctl restart {name}"
             found.append(wrong("units", f"{name}, on disk", detail, remedy))
-        if drop_ins := has.get("DropInPaths"):
+        drop_ins = [path for path in has.get("DropInPaths", []) if not path.endswith(f"/{_PROFILE}")]
+        if len(drop_ins) < len(has.get("DropInPaths", [])):
+            agent = name.partition("@")[2].removesuffix(".service")
+            detail = f"narrowed to {chosen(agent)}"
+            found.append(
+                note("units", f"{name}, profile", detail, f"Take it away: lactl change widen {agent}")
+            )
+        if drop_ins:
             remedy = f"See what is in force: systemctl cat {name}; undo it: systemctl revert {name}"
             found.append(note("units", f"{name}, overridden", ", ".join(drop_ins), remedy))
     return found or [ok("units", "state", f"none of {len(loaded)} has failed, and none is overridden")]

@@ -30,7 +30,7 @@ import lmdb
 from lightagentd.errors import HistoryDamaged, LightagentError, StorageError
 from lightagentd.events.model import GENESIS, Event, NewEvent, decode, dump_json, encode
 from lightagentd.events.queries import Queries
-from lightagentd.events.store import clock, records
+from lightagentd.events.store import clock, records, rows
 from lightagentd.events.store.exchange import finish_exchange
 from lightagentd.events.store.layout import SCHEMA_VERSION, Environment, written
 from lightagentd.events.store.migrations import Progress, migrate
@@ -198,12 +198,16 @@ class History:
         """Remove the data of every event of a session, and store that and some changes, in one transaction.
 
         Headers and hashes stay, so the chain still verifies. The tombstone's data gets `erased_events`, the
-        number of events that had data. The file's pages with that data become free, and are overwritten as
-        the history grows. Otherwise like `append`.
+        number of events that had data, and `erased_rows`, that of the removed rows by state. The file's pages
+        with that data become free, and are overwritten as the history grows. Otherwise like `append`.
         """
 
         def prepare(txn: Any, _: int) -> list[NewEvent]:
-            counted = {"erased_events": records.erase(self.environment, txn, session)}
+            gone = [(change.state, change.key) for change in changes if change.value is None]
+            counted = {
+                "erased_rows": rows.removed(self.environment, txn, gone),
+                "erased_events": records.erase(self.environment, txn, session),
+            }
             self._erased.add(session)
             return [replace(tombstone, data={**tombstone.data, **counted})]
 
@@ -342,14 +346,13 @@ class History:
         return stored, (seq, prev)
 
     def _apply(self, txn: Any, change: Change) -> None:
-        db = self.environment.db[change.state]
         if change.value is None:
-            txn.delete(change.key.encode(), db=db)
+            rows.delete(self.environment, txn, change.state, change.key.encode())
         else:
             value = dump_json(change.value)
             if self.redactor.suspects(value):
                 value = dump_json(self.redactor.value(change.value))
-            txn.put(change.key.encode(), value, db=db)
+            rows.put(self.environment, txn, change.state, change.key.encode(), value)
 
     def _tell(self, callback: Callable[[], None]) -> None:
         assert self._loop is not None

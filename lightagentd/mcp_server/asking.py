@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from lightagentd.client.approver import Question
 from lightagentd.config.terms import words as confirm_words
 from lightagentd.errors import LightagentError
 from lightagentd.mcp_server.request import Connect, called
+from lightagentd.signed import shown
 from lightagentd.text.readable import visible, warnings
 
 _MOST_CHARS = 8000
@@ -45,6 +47,9 @@ def form(event: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _call_text(event: dict[str, Any]) -> str:
+    if isinstance(event, Question):
+        lines = [one.text for one in shown.lines(event["request"])]
+        return "\n".join(["May this run?", *lines, *_ending(event)])
     args = event["args"] if isinstance(event["args"], dict) else {"arguments": event["args"]}
     folder = {"in the folder": event["cwd"]} if event.get("cwd") else {}
     lines = [f"May {visible(event['tool'])}.{visible(event['action'])} run? [{visible(event['effect'])}]"]
@@ -57,18 +62,20 @@ def _call_text(event: dict[str, Any]) -> str:
         lines.append(takes_back.replace("\n", "\n    | "))
     lines.append(f"Asked by the rule {visible(event['rule'])}: {visible(event['reason'])}")
     lines += warnings(args | {name: event[name] for name in ("check", "inverse") if event.get(name)})
-    if event.get("must_authenticate"):
-        lines.append("An administrator must authenticate then.")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_ending(event)])
+
+
+def _ending(event: dict[str, Any]) -> list[str]:
+    return ["An administrator must authenticate then."] if event.get("must_authenticate") else []
 
 
 def how_to_answer(event: dict[str, Any]) -> str:
     """What a person can do about it without the client."""
     name = question_id(event)
     if event["type"] == "approval_requested":
-        call = f"{event['tool']}.{event['action']}"
+        call, why = f"{event['tool']}.{event['action']}", event.get("problem") or event["reason"]
         return (
-            f"{call} did not run yet: it needs a person's approval. {event['reason']}\n"
+            f"{call} did not run yet: it needs a person's approval. {why}\n"
             f"Look: lactl approvals show {name}. Allow it: lactl approve {name}. Refuse it: lactl deny {name}"
         )
     return f"The agent asks: {event['question']}\nAnswer it with: lactl answer {name} TEXT"
@@ -98,10 +105,11 @@ async def answer(connect: Connect, event: dict[str, Any], given: dict[str, Any])
             client = connect()
             client.interactive, client.timeout_s = True, _AUTHENTICATE_S
             async with client:
-                await client.approvals_approve(approval=name, digest=event["digest"])
+                await client.approve(event)
             return ""
         elif action == "decline" or accepted.get("allow") is False:
-            await called(connect, "Approvals.Deny", approval=name)
+            async with connect() as client:
+                await client.deny(event)
             return ""
     except LightagentError as err:
         return err.message

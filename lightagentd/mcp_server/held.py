@@ -106,6 +106,7 @@ class Held:
         self.session = self.session or event.get("session") or ""
         kind = event["type"]
         if kind in ("approval_requested", "input_requested"):
+            event = await self._connect().asked(event)
             self._questions[question_id(event)] = event
             self._changed.set()
         elif kind in ("approval_answered", "input_answered"):

@@ -41,6 +41,8 @@ BUILT_IN_RULES = frozenset(
         "tainted-reach",
         "trigger-effects",
         "session-leave",
+        "unsigned-change",
+        "unsigned-key",
     }
 )
 """The names of rules that no file may give to its own."""

@@ -23,6 +23,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from lightagentd.config.configuration import Worker
 from lightagentd.errors import (
     ApprovalRequired,
     ChangeNotEnabled,
@@ -33,6 +34,7 @@ from lightagentd.errors import (
 from lightagentd.policy.call import CHECK, CONFIRM, CONTEXT, PERSON, Decision, PolicyCall, Ruling
 from lightagentd.policy.rulefiles import RuleSet
 from lightagentd.policy.rules import LoadedRule
+from lightagentd.signed.statement import USES_KEY
 from lightagentd.tool import Effect
 
 __all__ = [
@@ -74,7 +76,10 @@ class Explanation:
 class Policy:
     """Decides on calls. `enforced`: the workers' sandbox holds. `trusted_skill`: whether nobody else can
     write the files of an agent's skill. `disk_low`: the disk has room only to record calls that observe.
-    `granted` gives the effects that a trigger has without a person.
+    `granted` gives the effects that a trigger has without a person. `verified`: workers for change and the
+    key store take no word of the daemon, so that a change, or the use of a key, runs without a person only by
+    a rule that needs none (`worker.verifying`, `worker.admission`). `trusts` says with what the daemon is
+    trusted all the same.
 
     `rules` are the active rules of policy.d, replaced as a whole. `problem` says why newer ones were
     rejected, if so, and `lint` names the rules that can match nothing.
@@ -88,10 +93,13 @@ class Policy:
         rules: RuleSet | None = None,
         disk_low: Callable[[], bool] = lambda: False,
         granted: Callable[[str], Sequence[Effect]] = lambda _: (),
+        verified: Callable[[], bool] = lambda: False,
+        trusts: Worker | None = None,
     ) -> None:
         self._enforced = enforced
         self._trusted_skill = trusted_skill
-        self._disk_low, self._granted = disk_low, granted
+        self._disk_low, self._granted, self._verified = disk_low, granted, verified
+        self._trusts = trusts or Worker()
         self.rules = rules or RuleSet()
         self.problem = ""
         self.lint: tuple[str, ...] = ()
@@ -101,6 +109,15 @@ class Policy:
         other = copy.copy(self)
         other.rules = rules
         return other
+
+    def is_verified(self, effect: Effect) -> bool:
+        """Whether the worker of calls with this effect takes no word of the daemon."""
+        return effect is Effect.CHANGE and self._verified()
+
+    @property
+    def trusts_taint(self) -> bool:
+        """Whether it takes that about taint."""
+        return self._trusts.trust_daemon_taint
 
     def decide(self, call: PolicyCall) -> Ruling:
         """The ruling on one call. Never raises."""
@@ -123,7 +140,7 @@ class Policy:
             return Explanation(
                 ruling=missing, effect=effect, decided=None, matched=matched, notes=tuple(notes)
             )
-        decided = _strictest(matched)
+        decided = strictest_of(matched)
         ruling = _by_rule(decided, seen) if decided else _by_default(seen)
         if unenforced and ruling.decision is Decision.ASK:  # who is asked reads the effect that it claims
             ruling = replace(ruling, reason=f"{notes[0]} {ruling.reason}")
@@ -133,7 +150,18 @@ class Policy:
             else:
                 notes.append(f"The session is tainted: {ruling.rule} alone would allow the call.")
                 ruling, decided = _by_taint(taint, seen), None
-        if ruling.decision is Decision.ASK and decided is None and effect in self._granted(call.trigger):
+        uses_key = (call.tool, call.action) in USES_KEY and not self._trusts.trust_daemon_keys
+        verified = (effect is Effect.CHANGE or uses_key) and self._verified()
+        unsigned = verified and ruling.decision is Decision.ALLOW
+        if unsigned and not (decided and decided.needs_no_word(trusts_taint=self._trusts.trust_daemon_taint)):
+            notes.append(f"{ruling.rule} alone would allow the call, if its worker took the daemon's word.")
+            ruling, decided = _by_worker(seen), None
+        if (
+            ruling.decision is Decision.ASK
+            and decided is None
+            and not verified
+            and effect in self._granted(call.trigger)
+        ):
             notes.append(f"{ruling.rule} asks a person, and the file of the trigger does not.")
             ruling = Ruling(decision=Decision.ALLOW, rule="trigger-effects")
         if ruling.decision is Decision.ASK and call.trigger != PERSON and not call.waits:
@@ -205,7 +233,7 @@ def _skill_of(call: PolicyCall) -> str:
     return str(call.args.get("name", ""))
 
 
-def _strictest(rules: Sequence[LoadedRule]) -> LoadedRule | None:
+def strictest_of(rules: Sequence[LoadedRule]) -> LoadedRule | None:
     """The rule that decides; of several that allow, one with `even_if_tainted`."""
     return min(
         rules,
@@ -255,6 +283,16 @@ def _by_taint(rule: str, call: PolicyCall) -> Ruling:
         what = f"would reach {where}, which the session has not reached before"
     reason = f"Text from outside is in this session, and {call.tool}.{call.action} {what}."
     return _refusal(Decision.ASK, rule, reason, _asked(f"{reason} Nobody has approved it."))
+
+
+def _by_worker(call: PolicyCall) -> Ruling:
+    name = f"{call.tool}.{call.action}"
+    only = "without a person only where a rule says even_if_tainted and names neither a caller nor a trigger."
+    if call.effect is not Effect.CHANGE:
+        reason = f"The key store runs {name} {only}"
+        return _refusal(Decision.ASK, "unsigned-key", reason, _asked(reason))
+    reason = f"The worker of {call.agent} for change runs {name} {only}"
+    return _refusal(Decision.ASK, "unsigned-change", reason, _asked(reason))
 
 
 def _unattended(ruling: Ruling, call: PolicyCall) -> Ruling:

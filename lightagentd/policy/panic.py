@@ -39,7 +39,9 @@ class Stop:
 class Panic:
     """The state of the stop. Without a folder nothing is stored or read."""
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, *, mode: int = 0o600) -> None:
+        """`mode` is that of the mark."""
+        self._mode = mode
         self._mark = folder / "panic" if folder else None
         self._ready = folder / "panic.ready" if folder else None
         self.stop: Stop | None = None
@@ -151,7 +153,7 @@ class Panic:
             self._ready.rename(self._mark)
         except OSError:
             try:
-                self._mark.touch(mode=0o600)
+                self._mark.touch(mode=self._mode)
             except OSError as err:
                 _log.critical("the emergency stop will not outlast a restart: %s", err)
                 return
@@ -162,6 +164,7 @@ class Panic:
         """Write over a file in place, always with the same size."""
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
+            os.fchmod(fd, self._mode)
             os.pwrite(fd, data[:MARK_BYTES].ljust(MARK_BYTES), 0)
             os.fsync(fd)
         finally:

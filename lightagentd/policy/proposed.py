@@ -40,11 +40,11 @@ class Proposal:
 
 
 def propose(call: PolicyCall, approval: str, *, tainted: bool) -> Proposal:
-    """The rule for a call whose effect is the one in force. Raises InvalidArgument for a call that no rule
-    can name exactly.
+    """The rule for a call whose effect is the one in force; for any caller and trigger where the call has
+    none. Raises InvalidArgument for a call that no rule can name exactly.
     """
     exactly = without_nulls(call.args)
-    named = (call.agent, call.tool, call.action, call.trigger)
+    named = (call.agent, call.tool, call.action, *([call.trigger] if call.trigger else []))
     if not all(name and GLOB_CHARACTERS.isdisjoint(name) for name in named):
         raise InvalidArgument("A name in this call has characters that stand for others in a rule.")
     try:
@@ -66,7 +66,7 @@ def propose(call: PolicyCall, approval: str, *, tainted: bool) -> Proposal:
         "tool": call.tool,
         "action": call.action,
         "effect": call.effect.value,
-        "trigger": call.trigger,
+        **({"trigger": call.trigger} if call.trigger else {}),
         **({} if call.caller is None else {"caller": call.caller}),
     }
     lines = [
@@ -95,15 +95,18 @@ def _words(call: PolicyCall, *, tainted: bool) -> str:
         else "but not when text from outside is in the session"
     )
     whose = "anybody" if call.caller is None else called(call.caller)
+    began = f"when the turn was begun by: {call.trigger}" if call.trigger else "whatever began the turn"
     return (
         f"It lets {call.agent} make exactly this call of {call.tool}.{call.action} again, with these"
-        f" arguments and no others, for {whose}, when the turn was begun by: {call.trigger}; {outside}."
+        f" arguments and no others, for {whose}, {began}; {outside}."
         " Nobody is asked then."
     )
 
 
 def _near_misses(call: PolicyCall) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = [{"agent": f"{call.agent}-2"}, {"trigger": f"{call.trigger}-2"}]
+    found: list[dict[str, Any]] = [{"agent": f"{call.agent}-2"}]
+    if call.trigger:
+        found.append({"trigger": f"{call.trigger}-2"})
     if call.caller is not None:
         found.append({"caller": call.caller + 1})
     for key in [*call.args][:_MISSED_ARGS]:

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ValidationError
 
 from lightagentd.config.configuration import parse_toml, read_text
 from lightagentd.errors import ConfigError
-from lightagentd.policy.call import PolicyCall
+from lightagentd.policy.call import Decision, PolicyCall
 from lightagentd.policy.guards import Examples, Guard, Guards, LoadedGuard
 from lightagentd.policy.looking import load_guard
 from lightagentd.policy.rules import Example, LoadedRule, Rule, load_rule
@@ -74,6 +74,16 @@ class RuleSet:
         """The rules that match a call."""
         until_s = time.thread_time() + MATCHING_CPU_S
         return [rule for rule in self.rules if rule.matches(call, until_s)]
+
+    def matching_unsigned(self, call: PolicyCall) -> list[LoadedRule]:
+        """The same where the caller and the trigger are not known: what allows needs to know them."""
+        until_s = time.thread_time() + MATCHING_CPU_S
+        return [
+            rule
+            for rule in self.rules
+            if (rule.rule.trigger is None or rule.rule.decision is not Decision.ALLOW)
+            and rule.matches(call, until_s, any_trigger=True)
+        ]
 
     def always_deny(self, agent: str, tool: str, action: str, effects: Collection[Effect]) -> bool:
         """Whether no call of this action with one of these effects can run."""

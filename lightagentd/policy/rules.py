@@ -224,6 +224,11 @@ class LoadedRule:
     def name(self) -> str:
         return self.rule.name
 
+    def needs_no_word(self, *, trusts_taint: bool) -> bool:
+        """Whether it allows whoever asks, whatever began the turn, and whatever the session has seen."""
+        rule = self.rule
+        return (rule.even_if_tainted or trusts_taint) and rule.caller is None and rule.trigger is None
+
     @property
     def origin(self) -> str:
         return f"{self.file}:{self.line}"
@@ -233,8 +238,8 @@ class LoadedRule:
         """The rule's name in events and refusals."""
         return f"{self.name} ({self.file.rpartition('/')[2]})"
 
-    def matches(self, call: PolicyCall, until_s: float = math.inf) -> bool:
-        """Whether the rule matches this call. Never raises.
+    def matches(self, call: PolicyCall, until_s: float = math.inf, *, any_trigger: bool = False) -> bool:
+        """Whether the rule matches this call, or with `any_trigger` could. Never raises.
 
         When `time.thread_time` has passed `until_s`, the conditions on arguments count as undecided.
         """
@@ -243,7 +248,7 @@ class LoadedRule:
             _any_glob(rule.agent, call.agent)
             and _any_glob(rule.tool, call.tool)
             and _any_glob(rule.action, call.action)
-            and _any_glob(rule.trigger, call.trigger)
+            and (any_trigger or _any_glob(rule.trigger, call.trigger))
             and (rule.effect is None or call.effect in rule.effect)
             and (
                 rule.caller is None

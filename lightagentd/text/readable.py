@@ -42,10 +42,14 @@ def visible(text: str) -> str:
 
 
 def _visible(char: str) -> str:
-    seen = unicodedata.category(char) not in _UNSEEN and not _BLANK.match(char)
-    if char in " \n\t" or (seen and unicodedata.bidirectional(char) not in _RIGHT_TO_LEFT):
-        return char
-    return escaped(char)
+    return char if char in " \n\t" or is_seen(char) else escaped(char)
+
+
+def is_seen(char: str) -> bool:
+    """Whether a character is seen, and moves no other one."""
+    if unicodedata.category(char) in _UNSEEN or _BLANK.match(char):
+        return False
+    return unicodedata.bidirectional(char) not in _RIGHT_TO_LEFT
 
 
 def barred(value: Any) -> str:
@@ -87,22 +91,23 @@ def warnings(arguments: dict[str, Any]) -> list[str]:
             found.append(f"Read all of it: {shown} has {lines} lines and {len(text)} characters.")
         if re.search(rf"[ \t]{{{_MANY_BLANKS}}}|(?:\n[ \t]*){{10}}", text):
             found.append(f"Look closely: in {shown} something stands behind many blanks or empty lines.")
-        if mixed := [word for word in re.findall(r"\w+", text) if _misleads(word)]:
-            letters = sorted({char for word in mixed for char in word if not _is_latin(char)})
+        if mixed := [word for word in re.findall(r"\w+", text) if misleads(word)]:
+            letters = sorted({char for word in mixed for char in word if not is_latin(char)})
             names = ", ".join(f"U+{ord(char):04X} {unicodedata.name(char, '')}" for char in letters[:5])
             found.append(f"Look closely: in {shown} a word has letters that only look like others: {names}.")
     return found
 
 
-def _misleads(word: str) -> bool:
+def misleads(word: str) -> bool:
     """Whether a word has letters of several scripts, or wholly of those that look like Latin ones."""
     letters = [char for char in word if char.isalpha()]
     if any(char.isascii() for char in letters):
-        return not all(_is_latin(char) for char in letters)
-    return any(not _is_latin(char) for char in letters) and all(
+        return not all(is_latin(char) for char in letters)
+    return any(not is_latin(char) for char in letters) and all(
         _LOOKS_LATIN.match(char) or unicodedata.normalize("NFKC", char).isascii() for char in letters
     )
 
 
-def _is_latin(char: str) -> bool:
+def is_latin(char: str) -> bool:
+    """Whether a character is a Latin letter, or no letter."""
     return not char.isalpha() or char.isascii() or unicodedata.name(char, "").startswith("LATIN ")

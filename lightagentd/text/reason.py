@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 
+LOOK_FIRST = "Look at what the call changed before you ask for it again."
+"""What to do where it is not known whether a call took effect."""
 _JSON = (
     ("Expecting value", "a value is missing"),
     ("Expecting property name", "a key in double quotes is missing"),

@@ -19,13 +19,13 @@ from pydantic import ValidationError
 
 from lightagentd.bus.errors import NoAnswer
 from lightagentd.errors import (
-    LOOK_FIRST,
     InvalidArgument,
     LightagentError,
     OutcomeUnknown,
     TimedOut,
     ToolError,
 )
+from lightagentd.text.reason import LOOK_FIRST
 from lightagentd.tool import Action, Args, Effect, NeedsInput, Result
 from lightagentd.worker.loader import LoadedTool
 from lightagentd.worker.needs_input import Asked, asked_by
@@ -107,6 +107,7 @@ def describe(loaded: LoadedTool) -> dict[str, Any]:
         "name": loaded.name,
         "description": (loaded.tool.__doc__ or "").strip() if loaded.tool else "",
         "path": str(loaded.path),
+        "sha256": loaded.sha256,
         "problem": problem,
         "agents": list(loaded.tool.agents) if loaded.tool else [],
         "line": line,

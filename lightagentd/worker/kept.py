@@ -26,7 +26,7 @@ from typing import Any
 
 from lightagentd.errors import NotFound, StorageError
 from lightagentd.redaction import Redactor, Stream
-from lightagentd.worker.lanes import Call
+from lightagentd.worker.call import Call
 from lightagentd.worker.outputs import CALL_LIMIT_BYTES, STREAMS, handle_of
 
 _log = logging.getLogger(__name__)

@@ -11,16 +11,13 @@ loader looks again.
 
 from __future__ import annotations
 
-import os
-import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from lightagentd.errors import PermissionDenied, ToolNotFound
-from lightagentd.host.users import called
-from lightagentd.text.reason import reason
 from lightagentd.tool import Place, Tool
 from lightagentd.worker.loader import LoadedTool, ToolFiles
+from lightagentd.worker.trusted import check_trusted
 
 TOOLS, SERVERS = "tools", "mcp"
 _OWN_PLACES = (None, Place.WATCHER, Place.SERVER, Place.REMOTE)
@@ -62,7 +59,7 @@ class KitTools:
         if name not in [*self._tools]:  # to ask the mapping itself would load the file
             return None
         if change:
-            _check_trusted(self._tools.path(name).parent, name)
+            check_trusted(self._tools.path(name).parent, f"the kit's tool {name}")
         return _placed(self._tools[name])
 
     def path(self, name: str, folder: str) -> Path | None:
@@ -82,31 +79,3 @@ def _placed(found: LoadedTool) -> LoadedTool:
         return found
     why = f"the action {shared[0]} has a place that only tools of all agents can have"
     return LoadedTool(name=found.name, path=found.path, error=why)
-
-
-def _check_trusted(folder: Path, name: str) -> None:
-    """Raises PermissionDenied."""
-    owners = {0, os.geteuid()}
-    try:
-        for path in _written(folder):
-            info = path.lstat()
-            sticky = path in folder.parents and info.st_mode & stat.S_ISVTX
-            if info.st_uid not in owners:
-                raise _refused(name, f"{path} belongs to {called(info.st_uid)}")
-            if stat.S_ISLNK(info.st_mode) or (stat.S_IMODE(info.st_mode) & 0o022 and not sticky):
-                raise _refused(name, f"others than its owner can write or exchange {path}")
-    except OSError as err:
-        raise _refused(name, reason(err, at=True)) from err
-
-
-def _refused(name: str, why: str) -> PermissionDenied:
-    return PermissionDenied(
-        f"The worker for change does not load the kit's tool {name}: {why}.",
-        suggestion="Only what is root's runs there. Put the kit into /etc/lightagentd/agent, as root.",
-    )
-
-
-def _written(folder: Path) -> Iterator[Path]:
-    yield from folder.parents
-    yield folder
-    yield from folder.rglob("*")

@@ -20,36 +20,6 @@ from lightagentd.worker.source import Child, Whom
 SHARED_CONNECTIONS = 16
 """How many calls the one worker of a place runs at once."""
 
-OWN_PREVIEWS = frozenset({("file", "undo")})
-"""Actions that look at what only the worker for change can read, to say what they would do."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Call:
-    """One tool call for a worker."""
-
-    call_id: str
-    tool: str
-    action: str
-    args: dict[str, Any]
-    agent: str
-    session: str
-    effect: Effect
-    timeout_s: float
-    owner: int = 0
-    """The uid on whose behalf it runs."""
-    place: Place | None = None
-    expected: dict[str, Any] = field(default_factory=dict)
-    """What an approved call's preview rested on."""
-    resumed: dict[str, Any] | None = None
-    """The state and the answer of a person with which it goes on: {state, answer}."""
-
-    def to_wire(self, kit: str) -> dict[str, Any]:
-        """The message to the worker, which knows its own place; `kit` is the folder of the agent's."""
-        found = {**vars(self), "effect": self.effect.value, "kit": kit}
-        del found["place"]
-        return found
-
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:

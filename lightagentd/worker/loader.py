@@ -9,6 +9,7 @@ not load is reported and does not affect the others, even if it calls exit or ha
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import inspect
 import os
@@ -49,6 +50,8 @@ class LoadedTool:
     tool: Tool | None = None
     actions: dict[str, Action] = field(default_factory=dict)
     error: str = ""
+    sha256: str = ""
+    """That of the file when it was loaded."""
     line: int = 0
     """The line of the file that the error comes from; 0 when it is not known."""
 
@@ -79,6 +82,10 @@ class ToolFiles(Mapping[str, LoadedTool]):
         """The file of a tool. Raises KeyError."""
         return self._paths[name]
 
+    def unread(self, name: str) -> Path | None:
+        """The file of a tool that is not loaded yet; None for one that is, or is not there."""
+        return None if name in self.loaded else self._paths.get(name)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._paths)
 
@@ -94,6 +101,7 @@ def load_tool(path: Path) -> LoadedTool:
     try:
         _check_name(name)
         check_owner(path)
+        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
         with bounded(LOAD_LIMIT_S, "load"):
             tool = _import(path, module_name)
             if getattr(tool, "name", None) != name:
@@ -109,7 +117,7 @@ def load_tool(path: Path) -> LoadedTool:
         sys.modules.pop(module_name, None)
         error = err.message if isinstance(err, ConfigError) else f"{type(err).__name__}: {err}"
         return LoadedTool(name=name, path=path, error=error, line=line_of(err, path) or line_of_class(path))
-    return LoadedTool(name=name, path=path, tool=tool, actions=actions)
+    return LoadedTool(name=name, path=path, tool=tool, actions=actions, sha256=sha256)
 
 
 def line_of(err: BaseException, path: Path) -> int:

@@ -87,6 +87,7 @@ class LocalWorkers:
     """Starts workers. Start with `start()`, end with `close()`."""
 
     shares = False
+    verifies = False
 
     def __init__(
         self, settings: configuration.Worker, paths: Paths, kits: Callable[[], list[str]] = list

@@ -27,16 +27,17 @@ ALL_S = 60.0
 
 
 class OwnTools:
-    """`worker` gives a block with a worker, `end` ends one."""
+    """`worker` gives a block with a worker, `end` ends one; `alone` says whether there is one for all."""
 
     def __init__(
         self,
         worker: Callable[[Whom], AbstractAsyncContextManager[WorkerProcess]],
         end: Callable[[WorkerProcess], Awaitable[None]],
+        alone: Callable[[], bool],
     ) -> None:
         self.kits: dict[str, str] = {}
         """The agents with a kit, and its folder."""
-        self._worker, self._end = worker, end
+        self._worker, self._end, self._is_alone = worker, end, alone
         self._looked_at: list[str] = []
         self._alone = asyncio.Lock()
 
@@ -48,16 +49,15 @@ class OwnTools:
         """The folder of an agent's kit, for a worker that is its own."""
         return "" if where in MACHINE else self.kits.get(agent, "")
 
-    async def describe(self, kit: str, tools: Sequence[str], *, alone: bool) -> list[dict[str, Any]]:
+    async def describe(self, kit: str, tools: Sequence[str]) -> list[dict[str, Any]]:
         """A worker's description of some tools of a kit. One that ends its worker, or keeps it from
-        answering, has a `problem`, as one that cannot be loaded, and is the last one. `alone`: there is one
-        worker for that.
+        answering, has a `problem`, as one that cannot be loaded, and is the last one.
 
         Raises WorkerUnavailable.
         """
         self._looked_at.append(kit)
         try:
-            async with self._alone if alone else contextlib.nullcontext():
+            async with self._alone if self._is_alone() else contextlib.nullcontext():
                 return await self._describe(kit, tools)
         finally:
             self._looked_at.remove(kit)

@@ -19,14 +19,13 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from lightagentd.config import configuration
 from lightagentd.errors import (
-    LOOK_FIRST,
     LightagentError,
     OutcomeUnknown,
     TimedOut,
@@ -36,16 +35,16 @@ from lightagentd.errors import (
 from lightagentd.events.context import current_context
 from lightagentd.host.paths import Paths
 from lightagentd.policy.panic import Panic
+from lightagentd.text.reason import LOOK_FIRST
 from lightagentd.tool import Effect, Place
 from lightagentd.varlink.server import PeerLost, VarlinkConnection
 from lightagentd.worker import first_units
+from lightagentd.worker.call import OWN_PREVIEWS, Call
 from lightagentd.worker.calls import LAST
 from lightagentd.worker.hooking import HookWorkers
 from lightagentd.worker.kept import READ, KeptOutputs
 from lightagentd.worker.lanes import (
-    OWN_PREVIEWS,
     SHARED_CONNECTIONS,
-    Call,
     Checked,
     Lane,
     Lanes,
@@ -79,7 +78,7 @@ class Pool:
         self._paths = paths
         self._lanes = Lanes()
         self._room = Room(settings.max_workers, self.workers)
-        self.own_tools = OwnTools(self._worker, self._end)
+        self.own_tools = OwnTools(self._worker, self._end, lambda: self.source.shares)
         self.hooks = HookWorkers(self._worker, self._end, self._lanes.kill)
         self.servers = ServerWorkers(self._worker, self._end, self.own_tools.kit_for)
         self._folders = lambda: [*self.own_tools.folders(), *self.hooks.folders.values()]
@@ -174,10 +173,6 @@ class Pool:
         await self._end(worker)
         return found
 
-    async def describe_own(self, kit: str, tools: Sequence[str]) -> list[dict[str, Any]]:
-        """As `OwnTools.describe`."""
-        return await self.own_tools.describe(kit, tools, alone=self.source.shares)
-
     async def check(
         self,
         agent: str,
@@ -227,6 +222,19 @@ class Pool:
         else:
             raise WorkerUnavailable(f"The worker broke off while it checked a call: {lost}") from lost
         return Checked(**reply["checked"])
+
+    async def keep_change(self, agent: str, call_id: str) -> None:
+        """Tell the worker for change of an agent that a change stays, where that looks after it itself.
+        Raises WorkerUnavailable.
+        """
+        if not self.source.verifies:
+            return
+        async with self._worker(Whom.of(agent, Effect.CHANGE, 0)) as worker:
+            try:
+                await worker.connection.call("org.lightagent1.Worker.Keep", call_id=call_id)
+            except BaseException:
+                await self._end(worker)  # its answer may still be on the way
+                raise
 
     async def survey(self, owner: int, *, files: bool) -> str:
         """All processes as JSON, as `owner` may know them (`toolkit.proc.survey`); empty without INSPECT."""
@@ -285,7 +293,7 @@ class Pool:
                 async with asyncio.timeout(call.timeout_s + OVERTIME_S):
                     async for reply in worker.connection.stream(
                         "org.lightagent1.Worker.Call",
-                        **call.to_wire(self.own_tools.kit_for(call.agent, where)),
+                        call=call.to_wire(self.own_tools.kit_for(call.agent, where)),
                         context=current_context().to_wire(),
                     ):
                         event = reply["event"]

@@ -11,7 +11,8 @@ after the leftover processes were killed. `keeper` calls `main` if the daemon st
 unit, `unit` does.
 """
 
-# No `from __future__ import annotations` here: asyncvarlink reads the annotations of each method.
+from __future__ import annotations
+
 import argparse
 import asyncio
 import contextlib
@@ -24,9 +25,9 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from asyncvarlink import LastResult, VarlinkInterface, varlinkmethod
+from asyncvarlink import VarlinkInterface
 
 from lightagentd.errors import (
     LightagentError,
@@ -41,154 +42,33 @@ from lightagentd.events.context import EventContext, tell_whose, using
 from lightagentd.host.kept_process import keep_apart, kept
 from lightagentd.text.reason import reason
 from lightagentd.tool import Action, Args, Effect, Place, Preview, Tool
-from lightagentd.varlink.server import Peer, VarlinkServer, error_reply
+from lightagentd.varlink.server import Peer, VarlinkServer
 from lightagentd.worker import landlock
-from lightagentd.worker.calls import LAST, CallContext, check_args, describe, result_event, run_action
+from lightagentd.worker.admission import Admission
+from lightagentd.worker.calls import CallContext, result_event, run_action
 from lightagentd.worker.cgroups import CallCgroup, CallCgroups
 from lightagentd.worker.confine import only_writing_to
 from lightagentd.worker.hooks import HooksInterface
+from lightagentd.worker.interface import WorkerInterface
 from lightagentd.worker.kit_tools import KitTools
 from lightagentd.worker.leftovers import Ends, children, end_all, reap
 from lightagentd.worker.loader import LoadedTool, ToolFiles
 from lightagentd.worker.lockdown import MACHINE, forbid_programs, harden, serves
 from lightagentd.worker.mcp_servers import ServersInterface
-from lightagentd.worker.needs_input import going_on
 from lightagentd.worker.proof import prove
 from lightagentd.worker.published import Published
 from lightagentd.worker.removal import remove
 
+if TYPE_CHECKING:
+    from lightagentd.worker.verifying import Verifier
+
 _log = logging.getLogger(__name__)
 
 PREVIEW_LIMIT_S = 10.0
+STOP_LOOK_S = 1.0
+"""How soon a worker for change sees an emergency stop that the daemon does not tell it."""
 _KILL_ROUNDS, _KILL_PAUSE_S = 400, 0.005
 """How often and how fast killed processes are checked for: they take a moment to go."""
-
-
-class WorkerInterface(VarlinkInterface, name="org.lightagent1.Worker"):
-    """The interface of a worker for the daemon."""
-
-    def __init__(self, worker: "Worker") -> None:
-        self._worker = worker
-
-    @varlinkmethod(return_parameter="tools", allow_foreign=True)
-    async def Describe(self) -> list[Any]:
-        """The tools that were loaded, and the files that were not."""
-        return [describe(loaded) for loaded in self._worker.tools.values()]
-
-    @varlinkmethod(return_parameter="tool", allow_foreign=True)
-    async def DescribeOwn(self, *, kit: str, tool: str) -> Any:
-        """One tool of the kit in this folder, loaded or not. It may end this worker."""
-        try:
-            return describe(self._worker.loaded(tool, kit))
-        except LightagentError as err:
-            raise error_reply(err) from err
-
-    @varlinkmethod(allow_foreign=True)
-    async def Retire(self) -> None:
-        """Exit, so that the next connection to a unit's socket starts a worker with the current files."""
-        self._worker.retired.set()
-
-    @varlinkmethod(return_parameter="possible", allow_foreign=True)
-    async def Prove(self) -> list[Any]:
-        """What a command of this worker can do that its effect forbids (see `proof`)."""
-        try:
-            return await self._worker.prove()
-        except LightagentError as err:
-            raise error_reply(err) from err
-
-    @varlinkmethod(return_parameter="survey", allow_foreign=True)
-    async def Survey(self, *, owner: int, files: bool) -> str:
-        """All processes as JSON, for the script of a skill (`toolkit.proc.survey`)."""
-        from lightagentd.toolkit.proc.survey import survey  # few workers run one
-
-        return await asyncio.to_thread(survey, owner, files=files)
-
-    @varlinkmethod(allow_foreign=True)
-    async def Settle(self, *, call_id: str) -> None:
-        """Answer when this call runs no more: after a hang-up, when what it ended is gone."""
-        await self._worker.settle(call_id)
-
-    @varlinkmethod(return_parameter="checked", allow_foreign=True)
-    async def Check(
-        self,
-        *,
-        tool: str,
-        action: str,
-        args: Any,
-        agent: str,
-        session: str,
-        owner: int,
-        preview: bool,
-        kit: str,
-        context: Any,
-    ) -> Any:
-        """The arguments as the action would get them, and, when asked for, what the call would do."""
-        try:
-            with using(EventContext.from_wire(context, agent=agent, session=session, owner=owner)):
-                found = self._worker.find(tool, action, kit)
-                checked = check_args(found, args)
-                owning = self._worker.loaded(tool, kit).tool if preview else None
-                seen = await self._worker.preview(found, owning, checked, agent, session, owner)
-        except LightagentError as err:
-            raise error_reply(err) from err
-        return {
-            "args": checked.model_dump(mode="json"),
-            "preview": seen.text if seen else "",
-            "expected": seen.expected if seen else {},
-        }
-
-    @varlinkmethod(return_parameter="event", delay_generator=False, allow_foreign=True)
-    async def Follow(self) -> AsyncIterator[Any]:
-        """What tools publish outside of calls, as it comes and without an end.
-
-        Objects {kind: event, topic, type, data}, and {kind: lost, count} where the daemon was too slow.
-        """
-        async for event in self._worker.published.follow():
-            yield event
-
-    @varlinkmethod(return_parameter="event", delay_generator=False, allow_foreign=True)
-    async def Call(
-        self,
-        *,
-        call_id: str,
-        tool: str,
-        action: str,
-        args: Any,
-        agent: str,
-        session: str,
-        owner: int,
-        effect: str,
-        timeout_s: float,
-        expected: Any,
-        kit: str,
-        resumed: Any,
-        context: Any,
-    ) -> AsyncIterator[Any]:
-        """Run one call, or go on with it: `resumed` is null or {state, answer}. Streams objects whose kind is
-        output or event; the last one's kind is result or asked.
-        """
-        whose = EventContext.from_wire(context, agent=agent, session=session, owner=owner)
-        try:
-            found = self._worker.find(tool, action, kit, Effect(effect))
-            checked = check_args(found, args)
-            if resumed is not None:
-                found = going_on(found, resumed["state"], resumed["answer"])
-            running = CallContext(
-                call_id=call_id,
-                agent=agent,
-                session=session,
-                owner=owner,
-                effect=Effect(effect),
-                scratch=self._worker.make_scratch(call_id),
-                timeout_s=timeout_s,
-                expected=expected,
-            )
-            async for event in self._worker.run(found, checked, running, whose):
-                if event["kind"] in LAST:
-                    raise LastResult(event)
-                yield event
-        except LightagentError as err:
-            raise error_reply(err) from err
 
 
 class Worker:
@@ -203,13 +83,16 @@ class Worker:
         place: Place | None = None,
         cgroups: CallCgroups | None = None,
         effect: Effect = Effect.OBSERVE,
+        verifier: Verifier | None = None,
+        admission: Admission | None = None,
     ) -> None:
-        """`cgroups` and `effect` are those of a worker unit."""
+        """`cgroups`, `effect` and `verifier` are of a worker's unit, `admission` is of that of a place."""
         self.tools = tools
         self.retired = asyncio.Event()
         """The worker is to exit."""
         self._cgroups = cgroups
         self._effect = effect
+        self.verifier, self.admission = verifier, admission
         self._place = place
         self._own_scratch = scratch is not None
         self._scratch = scratch or Path(tempfile.gettempdir())
@@ -230,8 +113,13 @@ class Worker:
         """The number of running calls."""
         return len(self._calls)
 
+    def runs(self, call_id: str) -> bool:
+        return call_id in self._calls
+
     def loaded(self, tool: str, kit: str, effect: Effect = Effect.OBSERVE) -> LoadedTool:
         """A tool, of the agent's kit if not of all. Raises ToolNotFound, PermissionDenied."""
+        if kit and self._place in MACHINE:
+            raise PermissionDenied(f"The worker for {self._place} loads no file of a kit.")
         change = Effect.CHANGE in (effect, self._effect)
         return self._kit.beside(self.tools, tool, kit, change=change)
 
@@ -427,6 +315,12 @@ async def serve(worker: Worker, sock: socket.socket, idle_timeout_s: float) -> N
             loop.add_signal_handler(signum, stop.set)
 
     def interfaces(_peer: Peer) -> list[VarlinkInterface]:
+        if worker.verifier is not None:
+            from lightagentd.worker.change_interface import ChangeInterface  # only workers for change need it
+
+            return [ChangeInterface(worker, worker.verifier)]
+        if worker.admission is not None:
+            return [WorkerInterface(worker)]
         servers = ServersInterface(worker.path_of, worker.block)
         return [WorkerInterface(worker), HooksInterface(worker.retired.set), servers]
 
@@ -436,8 +330,11 @@ async def serve(worker: Worker, sock: socket.socket, idle_timeout_s: float) -> N
     try:
         while not stop.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(5.0, idle_timeout_s)):
+                async with asyncio.timeout(min(STOP_LOOK_S if worker.verifier else 5.0, idle_timeout_s)):
                     await stop.wait()
+            if worker.verifier is not None and worker.running and worker.verifier.stopped:
+                _log.error("An administrator has stopped everything: what runs here ends now.")
+                break
             if server.connections:
                 idle_since = loop.time()
             elif loop.time() - idle_since > idle_timeout_s:
@@ -445,6 +342,9 @@ async def serve(worker: Worker, sock: socket.socket, idle_timeout_s: float) -> N
     finally:
         await server.close()
         await worker.close()
+        for guard in (worker.verifier, worker.admission):
+            if guard is not None:
+                guard.close()
 
 
 def main(
@@ -453,10 +353,12 @@ def main(
     ends: Ends = Ends.CHILDREN,
     cgroups: CallCgroups | None = None,
     effect: Effect = Effect.OBSERVE,
+    verifier: Verifier | None = None,
+    admission: Admission | None = None,
 ) -> None:
     """Run as a worker until it is no longer needed; `ends` says how a call's leftovers are killed.
 
-    `cgroups` and `effect` are those of a worker unit.
+    `cgroups`, `effect` and `verifier` are those of a worker unit, `admission` that of a place's unit.
     """
     parser = argparse.ArgumentParser(
         prog="lightagent-worker", description="Runs the tool calls of one agent and effect."
@@ -490,6 +392,8 @@ def main(
         place=options.place,
         cgroups=cgroups,
         effect=effect,
+        verifier=verifier,
+        admission=admission,
     )
     if options.place is not None and not forbid_programs():
         _log.warning("no filter of system calls can be made here: only the sandbox keeps programs out")

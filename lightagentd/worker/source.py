@@ -106,6 +106,9 @@ class Source(Protocol):
     shares: bool
     """Whether all calls for the same `Whom` go to one worker."""
 
+    verifies: bool
+    """Whether the workers for change run only what the approver signed or a rule of root's allows."""
+
     def has(self, agent: str, where: Effect | Place) -> bool:
         """Whether there can be such a worker: an administrator must enable CHANGE, and some machines have no
         INSPECT.

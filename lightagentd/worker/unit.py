@@ -15,6 +15,7 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lightagentd.host import process
 from lightagentd.host.paths import Paths, content_folders, tool_folders
@@ -24,12 +25,16 @@ from lightagentd.worker.cgroups import CallCgroups, join
 from lightagentd.worker.leftovers import Ends
 from lightagentd.worker.sandbox import PROCESSES, SCRATCH
 
+if TYPE_CHECKING:
+    from lightagentd.worker.verifying import Verifier
+
 _log = logging.getLogger(__name__)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="lightagent-worker", description=__doc__.partition("\n")[0])
     parser.add_argument("effect", type=Effect, choices=list(Effect))
+    parser.add_argument("agent", nargs="?", default="", help="whose worker for change it is")
     options = parser.parse_args()
     effect: Effect = options.effect
     folder = Path(os.environ.get("LIGHTAGENT_CONFIG_DIR", "/etc/lightagentd"))
@@ -43,14 +48,26 @@ def main() -> None:
             f" drop-in also ReadWritePaths=): {err}"
         )
     arguments = [option for one in tool_folders(paths) for option in ("--tools", str(one))]
+    verifier = None
     if effect is Effect.CHANGE:
+        verifier = _verifier(options.agent, paths)
         if own := os.environ.get("RUNTIME_DIRECTORY"):
             arguments += ["--scratch", own]
         process.before_exec(join)
     else:
         arguments += ["--scratch", str(SCRATCH)]
         _confine(effect)
-    program.main(arguments, ends=Ends.CGROUP, cgroups=calls, effect=effect)
+    program.main(arguments, ends=Ends.CGROUP, cgroups=calls, effect=effect, verifier=verifier)
+
+
+def _verifier(agent: str, paths: Paths) -> Verifier:
+    """What keeps the daemon from more than people and rules allow. Exits where there can be none."""
+    state = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
+    if not agent or not state:
+        sys.exit("a worker for change needs the name of its agent, and a folder for its state")
+    from lightagentd.worker.verifying import Verifier  # only workers for change need it
+
+    return Verifier(agent, state=Path(state), config=paths.config)
 
 
 def _confine(effect: Effect) -> None:

@@ -25,7 +25,7 @@ from lightagentd.errors import LightagentError, Unavailable, WorkerUnavailable
 from lightagentd.text.reason import reason
 from lightagentd.tool import Effect, Place
 from lightagentd.varlink.server import VarlinkConnection
-from lightagentd.worker import jobs, landlock
+from lightagentd.worker import change_profiles, jobs, landlock
 from lightagentd.worker.first_units import USER
 from lightagentd.worker.leftovers import Ends
 from lightagentd.worker.lockdown import MACHINE
@@ -244,6 +244,7 @@ class UnitWorkers:
     """The pool's view of worker units. Connects to the bus only for the length of a request."""
 
     shares = True
+    verifies = True
 
     def __init__(self, start_timeout_s: float) -> None:
         self._start_timeout_s = start_timeout_s
@@ -307,7 +308,12 @@ class UnitWorkers:
 
     def holds_change(self, agent: str) -> tuple[str, str]:
         unit = name_of(Effect.CHANGE, agent, "service")
-        return "systemd", f"It may do what {unit} leaves it: systemd-analyze security {unit}"
+        try:
+            profile = change_profiles.chosen(agent)
+        except OSError:
+            profile = ""
+        narrowed = f"Its profile is {profile} (lactl change). " if profile else ""
+        return "systemd", f"{narrowed}It may do what {unit} leaves it: systemd-analyze security {unit}"
 
     @property
     def connect_timeout_s(self) -> float:

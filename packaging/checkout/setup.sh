@@ -43,6 +43,8 @@ if [ "${1:-}" = test ]; then
   have dbus-daemon || needed="$needed dbus"
   have gdbus || needed="$needed libglib2.0-bin"
   have groff || useful="$useful groff-base"
+  PATH=$PATH:/usr/sbin have apparmor_parser || useful="$useful apparmor"
+  have checkmodule || useful="$useful checkpolicy"
   have zsh || useful="$useful zsh"
   have fish || useful="$useful fish"
   have tmux || useful="$useful tmux"

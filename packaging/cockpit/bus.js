@@ -8,7 +8,7 @@ const SYSTEMD = ["/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"
 // Less than the watchdog of the daemon's unit waits.
 const ANSWER_S = 15;
 // The system bus by a connection of this page: that of the bridge outlives it, and the daemon would stream to it.
-const OWN = "unix:path=/run/dbus/system_bus_socket";
+export const OWN = "unix:path=/run/dbus/system_bus_socket";
 const GONE = ["ServiceUnknown", "NameHasNoOwner", "NoReply", "Disconnected", "disconnected", "not-found"];
 const CHALLENGED = "InteractiveAuthorizationRequired";
 const REFUSED = [CHALLENGED, "PermissionDenied", "AuthorizationRequired", "AccessDenied", "access-denied"];
@@ -100,7 +100,7 @@ function lost() {
         stream.ended(new Failure("gone", _("The daemon went away.")));
 }
 
-function failureOf(error, suggestion = "") {
+export function failureOf(error, suggestion = "") {
     const name = String(error.name || error.problem || "");
     const code = name.slice(name.lastIndexOf(".") + 1);
     const [message, ...more] = String(error.message || error.problem || error).split("\n");
@@ -134,8 +134,8 @@ function waited(promise, seconds) {
 }
 
 /** What the person may not do, as root: where they have turned on Cockpit's administrative access. */
-async function asAdministrator(refusal, given) {
-    const root = cockpit.dbus(NAME, { bus: "system", superuser: "require" });
+export async function asAdministrator(refusal, given, name = NAME) {
+    const root = cockpit.dbus(name, { bus: "system", superuser: "require" });
     try {
         return await root.call(...given);
     } catch (error) {

@@ -1,7 +1,8 @@
 // Calls that wait for a yes and questions that wait for an answer, as they are shown wherever they are met.
 
-import { call } from "./bus.js";
-import { button, diff, facts, field, fill, h, label, pre, replace, select, span, table, when } from "./dom.js";
+import { answered, isRuleFor, otherLetters, questionOf, TAKEN_OVER } from "./approver.js";
+import { call, Failure } from "./bus.js";
+import { button, diff, facts, failure, field, fill, h, label, pre, replace, select, span, table, when } from "./dom.js";
 
 const _ = cockpit.gettext;
 const EFFECTS = { observe: "ok", reach: "plain", change: "warn" };
@@ -57,8 +58,10 @@ async function writeRule(id, rule, tainted) {
 }
 
 /** The rule that would allow a call always, with what it would have allowed; `allow` answers the call itself. */
-async function proposal(id, tainted, allow) {
+async function proposal(id, tainted, signed, allow) {
     const rule = await call("Approvals.ProposeRule", [id], { tainted });
+    if (signed && !isRuleFor(rule.text, signed, tainted))
+        throw new Failure("other", _("The daemon proposes a rule for something else than what was shown. Nothing was written."), TAKEN_OVER);
     const write = async () => {
         await writeRule(id, rule, tainted);
         await allow();
@@ -83,8 +86,27 @@ function forNow(asked, allow) {
              h("div.actions", {}, button(_("Allow for now"), () => allow(terms()))));
 }
 
-/** A card about one call; `asked` is an approval, or the event that asks for it with its `approval` as `id`. */
-export function approvalCard(asked, { compact = false } = {}) {
+/** A card about one call; `asked` is an approval, or the event that asks for it with its `approval` as `id`. What the
+ *  approver answers is shown once it has said what would run. */
+export function approvalCard(asked, options) {
+    if (!asked.approver || (asked.state && asked.state !== "waiting"))
+        return callCard(asked, options);
+    const place = h("div", {}, h("p", { role: "status" }, _("Asking the approver …")));
+    questionOf(asked).then(
+        found => replace(place, callCard(found, options)),
+        problem => replace(place, callCard({ ...asked, may_answer: false, must_authenticate: false, problem }, options)));
+    return place;
+}
+
+/** All that is signed, where it is not this page's word but the approver's. */
+function signedDetails({ signed, exact }) {
+    const letters = otherLetters(JSON.stringify(JSON.parse(signed).args));
+    return [
+        letters ? h("p.note", {}, cockpit.format(_("Look closely: there are characters that may look like others: $0"), letters)) : null,
+        h("details", { open: !exact }, h("summary", {}, _("All that is signed")), pre(exact ? JSON.stringify(JSON.parse(signed), null, 2) : signed))];
+}
+
+function callCard(asked, { compact = false } = {}) {
     const id = asked.id || asked.approval;
     const waits = !asked.state || asked.state === "waiting";
     const answers = h("div", {}, waits ? null : h("p", { role: "status" }, stateName(asked.state), asked.note ? h("span", {}, ": ", asked.note) : null));
@@ -92,26 +114,27 @@ export function approvalCard(asked, { compact = false } = {}) {
     const tainted = h("input", { type: "checkbox" });
     const proposed = h("div", { "aria-live": "polite" });
     const answer = async (method, options) => {
-        const closed = await call(`Approvals.${method}`, [id], { note: note.value, ...options }, { asks: true });
+        const given = { note: note.value, ...options };
+        const closed = asked.signed ? await answered(method, asked, given) : await call(`Approvals.${method}`, [id], given, { asks: true });
         replace(answers, h("p", { role: "status" }, stateName(closed.state)));
     };
-    const allow = options => answer("Approve", { digest: asked.digest, ...options });
+    const allow = options => answer("Approve", asked.signed ? options : { digest: asked.digest, ...options });
     const may = asked.may_answer || asked.must_authenticate;
     if (waits)
         fill(answers, [
             h("div.actions", {}, field(_("Note to the agent"), note), may ? [
                 button(_("Allow once"), () => allow({}), { kind: "primary" }),
                 button(_("Allow in this session"), () => allow({ for_session: true, tainted: tainted.checked })),
-                button(_("Always …"), async () => replace(proposed, await proposal(id, tainted.checked, () => allow({}))))] : null,
+                button(_("Always …"), async () => replace(proposed, await proposal(id, tainted.checked, asked.signed, () => allow({}))))] : null,
             button(_("Deny"), () => answer("Deny", {}), { kind: "danger" })),
             may ? [
                 h("label.check-line", {}, tainted, _("In this session and always: also while text from outside is in it")),
                 forNow(asked, allow), proposed] : null,
             asked.must_authenticate ? h("p.note", {}, _("To allow this you must be an administrator: turn on administrative access at the top of Cockpit."))
-                : may ? null : h("p.note", {}, _("You may not approve this. An administrator can.")),
+                : may ? null : asked.problem ? failure(asked.problem) : h("p.note", {}, _("You may not approve this. An administrator can.")),
         ]);
     return card(_("A call waits for approval"), id, "approval", [`${asked.tool}.${asked.action} `, effectLabel(asked.effect)], [
-        callDetails(asked),
+        callDetails(asked), asked.signed ? signedDetails(asked) : null,
         facts([
             [_("Reason"), asked.reason], [_("Rule"), asked.rule],
             ...(compact ? [] : [[_("Agent"), asked.agent], [_("Asked"), when(asked.created_us)]]),

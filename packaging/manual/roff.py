@@ -30,6 +30,7 @@ OWN_PAGES = (
     "lactl(1)",
     "lightagent-notify(1)",
     "lightagentd(8)",
+    "lightagent-approver(8)",
     "lightagentd.toml(5)",
     "lightagent-agent(5)",
     "lightagent-eval(5)",

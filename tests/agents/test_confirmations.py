@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from lightagentd.agents.confirming import confirmations, records, ways
+from lightagentd.agents.confirming import confirmations, records
 from lightagentd.agents.confirming.confirmations import Confirmations
 from lightagentd.agents.confirming.records import Confirmation
 from lightagentd.client.aio import AsyncClient
@@ -25,6 +25,7 @@ from lightagentd.errors import Conflict, InvalidArgument, LightagentError, NotFo
 from lightagentd.events.history import History
 from lightagentd.events.types.history import HistoryInstalled
 from lightagentd.host.paths import Paths
+from lightagentd.worker import ways
 from tests.agents.asking import FRONT, TOML, Watched, asked, asking
 from tests.agents.flows.rig import add as flow_add
 from tests.agents.flows.rig import allow, flow, over, question, running

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,12 @@ async def test_a_rule_is_proposed_shown_and_written(paths: Paths) -> None:
             found = await rules.propose(ME, question.id)
             assert (found.allowed, found.past[0].args["content"]) == (1, "ran\n")
             assert "exactly this call of file.write" in found.words
+            with pytest.MonkeyPatch.context() as patch:  # where systemd runs the workers
+                patch.setattr(test.daemon.registry.shared.pool.source, "verifies", True)
+                with pytest.raises(Conflict, match="only the daemon's word"):
+                    await rules.propose(ME, question.id)
+                verified = tomllib.loads((await rules.propose(ME, question.id, tainted=True)).text)
+            assert not verified["rule"][0].keys() & {"caller", "trigger"}
             with pytest.raises(Conflict, match="not the one"):
                 await rules.write(ME, question.id, "0" * 64)
             with pytest.raises((PermissionDenied, NotFound)):

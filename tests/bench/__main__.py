@@ -37,6 +37,7 @@ from tests.bench import (
     start,
     step,
     telemetry,
+    verifying,
     watching,
 )
 
@@ -58,6 +59,7 @@ BENCHMARKS = {
     "start": start.run,
     "selection": selection.run,
     "match": matching.run,
+    "verifying": verifying.run,
     "guards": guards.run,
     "hooks": hooks.run,
     "gateway": gateway.run,

@@ -171,11 +171,10 @@ def test_ordinary_arguments_need_no_warning() -> None:
     ("verb", "method", "state"), [("approve", "Approve", "granted"), ("deny", "Deny", "denied")]
 )
 def test_it_answers(scripted: ScriptedDaemon, lactl: Lactl, verb: str, method: str, state: str) -> None:
+    scripted.answer("Approvals.Get", {"approval": approval()})
     scripted.answer(f"Approvals.{method}", {"approval": approval(state=state)})
     assert lactl(verb, ID, "--note", "so be it").out == f"{ID}\t{state}\n"
-    assert scripted.calls == [
-        {"method": f"Approvals.{method}", "parameters": {"approval": ID, "note": "so be it"}}
-    ]
+    assert scripted.parameters(f"Approvals.{method}") == {"approval": ID, "note": "so be it"}
     assert json.loads(lactl(verb, ID, "--json").out)["state"] == state
     assert "file.write" in on_terminal([verb, ID]).out
 
@@ -183,6 +182,7 @@ def test_it_answers(scripted: ScriptedDaemon, lactl: Lactl, verb: str, method: s
 def test_an_id_may_be_cut_short_if_only_one_begins_so(scripted: ScriptedDaemon, lactl: Lactl) -> None:
     found = [approval("apr_01aa000000000000"), approval("apr_01bb000000000000")]
     scripted.answer("Approvals.List", {"approvals": found})
+    scripted.answer("Approvals.Get", {"approval": found[0]})
     scripted.answer("Approvals.Deny", {"approval": approval(state="denied")})
     for short in ("apr_01a", "01aa"):
         assert lactl("deny", short).status == 0
@@ -220,6 +220,7 @@ def test_a_cut_id_allows_nothing_without_a_terminal(scripted: ScriptedDaemon, la
 
 def test_a_refusal_has_its_status_and_says_why(scripted: ScriptedDaemon, lactl: Lactl) -> None:
     name = "org.lightagent1.ApprovalClosed"
+    scripted.answer("Approvals.Get", {"approval": approval()})
     scripted.fail("Approvals.Approve", name, message="It was used.", suggestion="Run: lactl approvals")
     done = lactl("approve", ID)
     assert (done.status, done.err) == (73, "lactl: It was used.\nRun: lactl approvals\n")

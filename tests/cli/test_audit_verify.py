@@ -43,6 +43,10 @@ def verification(**changes: Any) -> dict[str, Any]:
         "trusted": True,
         "covered_seq": 19,
         "index_entries": 0,
+        "rows": 7,
+        "bad_rows": [],
+        "removed": 0,
+        "removals": [],
         "notes": [],
         **changes,
     }
@@ -57,7 +61,32 @@ def test_an_intact_history_is_status_zero(scripted: ScriptedDaemon, lactl: Lactl
     assert (shown["checkpoints"], shown["signed_up_to"], shown["key"]) == ("3", "19", "cd" * 32)
     assert shown["journal"] == "not compared: only who may read the store can"
     assert "Note: a backup was put in place." in done.err
-    assert shown["not_covered"].startswith("the state beside the events")
+    assert (shown["rows_of_state"], shown["not_covered"][:13]) == ("7, as signed", "what somebody")
+    scripted.answer("History.Verify", {"verification": verification(rows=0)})
+    assert "the state beside the events, since no checkpoint" in lactl("audit", "verify").out
+
+
+def test_altered_rows_and_what_was_removed_are_named(scripted: ScriptedDaemon, lactl: Lactl) -> None:
+    row = "the row 'ses_1' of sessions was altered: it is not the one that event 9 lists"
+    gone = {"seq": 5, "time_us": 1, "reason": "", "session": "", "rows": 0, "states": []}
+    pruned = {**gone, "by": None, "reason": "age", "first_seq": 1, "last_seq": 4, "events": 3}
+    of_session = {
+        **gone,
+        "by": 0,
+        "session": "ses_2",
+        "events": 8,
+        "rows": 2,
+        "states": ["sessions", "usage"],
+    }
+    told = {"bad_rows": [row], "removed": 2, "removals": [pruned, of_session]}
+    found = verification(ok=False, first_bad_seq=9, reason=row, **told)
+    scripted.answer("History.Verify", {"verification": found})
+    done = lactl("audit", "verify")
+    assert done.status == 74
+    assert f"The stored state was altered: {row}." in done.err
+    assert "rows_of_state\t7, 1 altered\n" in done.out
+    assert "3 events from 1 to 4 were removed by the daemon at" in done.err
+    assert "of 8 events of ses_2 and 2 rows (sessions, usage) were removed by root at" in done.err
 
 
 def test_an_altered_one_names_the_event(scripted: ScriptedDaemon, lactl: Lactl) -> None:

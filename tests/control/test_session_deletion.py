@@ -46,8 +46,10 @@ async def test_a_deleted_session_leaves_headers_and_a_tombstone(test: Scripted, 
     await client.call("Sessions.Delete", session=made["id"], confirmed=True)
     history = test.daemon.history
     left = [event for event in test.stored() if event.session == made["id"]]
+    said = {"by": ME.uid, "erased_rows": (left[-1].data or {})["erased_rows"]}
+    assert {"sessions", "usage"} <= said["erased_rows"].keys()
     assert [event.data for event in left[:-1]] == [None] * count
-    assert (left[-1].topic, left[-1].data) == ("session.deleted", {"by": ME.uid, "erased_events": count})
+    assert (left[-1].topic, left[-1].data) == ("session.deleted", {**said, "erased_events": count})
     assert verify(history.environment).ok
     assert (await client.call("History.Verify"))["verification"]["ok"]
     for state in ("sessions", "turns", "plans", "inputs", "approvals", "compactions", "current"):

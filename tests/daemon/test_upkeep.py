@@ -242,7 +242,7 @@ async def test_a_daemon_stops_in_the_middle_of_it(paths: Paths, monkeypatch: pyt
     limit(paths, size=1 << 20)
     async with caring(paths) as test:
         await filler(test, 1500)
-        pruning = asyncio.create_task(test.daemon.upkeep.prune())
+        pruning = asyncio.create_task(test.daemon.upkeep.prune(0))
         await until(lambda: test.daemon.history.environment.anchor()[0] > 0)
     with pytest.raises(errors.LightagentError):
         await pruning

@@ -182,6 +182,56 @@ def test_forged_entries_are_named_and_change_nothing(audited: Machine) -> None:
     assert "unit evil.service, uid 0" in shown.stderr
 
 
+ALTER = """
+import json, lmdb, sys
+environment = lmdb.open("/var/lib/lightagentd/history", max_dbs=40)
+with environment.begin(write=True, db=environment.open_db(b"usage")) as txn:
+    txn.put(b"all/all", json.dumps({**json.loads(txn.get(b"all/all") or b"{}"), "updated_us": 1}).encode())
+"""
+RECORD = """
+import sys, time
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from lightagentd.events.journal import signed_record
+from lightagentd.events.journal.journal_socket import JournalSocket
+said = {"kind": "begun", "call_id": sys.argv[1], "agent": "ghost", "tool": "file", "action": "write"}
+said |= {"digest": "of it", "by": {"rule": "none"}}
+signed_record.send(JournalSocket(), Ed25519PrivateKey.generate(), "begun", said)
+time.sleep(600)
+"""
+GHOST = "lightagent-change@ghost.service"
+
+
+def test_a_change_that_the_history_does_not_have_is_named_by_its_call(audited: Machine) -> None:
+    """journald says which unit a record is from; one of another unit is anybody's."""
+    python = audited.run(["sed", "-n", "1s/^#!//p", "/usr/bin/lactl"]).stdout.split()[0]
+    audited.write("/var/tmp/record.py", RECORD)
+    drop_in = f"/run/systemd/system/{GHOST}.d/record.conf"
+    audited.run(["mkdir", "-p", f"/run/systemd/system/{GHOST}.d"])
+    program = f"{python} /var/tmp/record.py call_00000000000000aa"
+    audited.write(drop_in, f"[Service]\nType=exec\nExecStart=\nExecStart={program}\nPrivateTmp=no\n")
+    evil = ["systemd-run", "--quiet", "--collect", "--unit=evil", python, "/var/tmp/record.py"]
+    try:
+        audited.run([*evil, "call_00000000000000bb"])
+        audited.run(["systemctl", "daemon-reload"])
+        audited.run(["systemctl", "start", GHOST])
+        for unit in ("evil.service", GHOST):
+            eventually(
+                functools.partial(audited.journal, "--unit", unit, "MESSAGE=begun"), "journald has the record"
+            )
+        done = lactl(audited, "audit", "verify", check=False)
+        assert done.status == 74, done.explain()
+        assert "call_00000000000000aa" in done.stderr
+        assert "the history has no event of it" in done.stderr
+        assert "call_00000000000000bb of ghost" in done.stderr
+        assert "is from evil.service" in done.stderr
+    finally:
+        audited.run(["systemctl", "stop", GHOST, "evil"], check=False)
+        audited.run(["rm", "-r", f"/run/systemd/system/{GHOST}.d", "/var/tmp/record.py"])
+        audited.run(["systemctl", "daemon-reload"])
+        audited.run(["journalctl", "--quiet", "--rotate"])
+        audited.run(["journalctl", "--quiet", "--vacuum-time=1us"])
+
+
 def test_who_may_not_read_the_store_asks_the_daemon(audited: Machine) -> None:
     audited.run(["useradd", "--create-home", "--groups=lightagent", new_uid(), "anna"])
     found = json.loads(lactl(audited, "--json", "audit", "verify", user="anna").stdout)
@@ -241,6 +291,15 @@ def test_the_journal_finds_what_was_altered_and_names_the_first_event(stopped: M
     assert "history\taltered" in done.stdout
     if how == "cut":
         assert "its end was cut off" in done.stderr
+
+
+def test_an_altered_row_is_named_and_taken_out_of_use(stopped: Machine) -> None:
+    stopped.run(["python3", "-c", ALTER])
+    done = lactl(stopped, "audit", "verify", check=False)
+    assert (done.status, "the row 'all/all' of usage was" in done.stderr) == (74, True), done.explain()
+    start_service(stopped)
+    assert "the row 'all/all' of usage was" in lactl(stopped, "status", check=False).stdout.lower()
+    assert audit(stopped)["ok"]
 
 
 def test_a_history_that_was_exchanged_for_another_is_found(stopped: Machine) -> None:

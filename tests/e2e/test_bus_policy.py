@@ -16,10 +16,11 @@ from .product import eventually
 pytestmark = pytest.mark.e2e
 
 USERS = ("lightagent-w07", "lightagent-inspect", "lightagent-keys")
-CLOSED = ("org.freedesktop.resolve1", "org.lightagent1")
+APPROVER = "org.lightagent1.Approver"
+CLOSED = ("org.freedesktop.resolve1", "org.lightagent1", APPROVER)
 OPEN = "org.example.E2E"
 NAMES = (CLOSED[0], OPEN)
-"""Those that a process of the test owns; org.lightagent1 is the daemon's."""
+"""Those that a process of the test owns; the others are the daemon's and the approver's."""
 CONFIG = "/etc/dbus-1/system.d/e2e.conf"
 OWN = "".join(f'<allow own="{name}"/>' for name in NAMES)
 SEND = "".join(f'<allow send_destination="{name}"/>' for name in NAMES)
@@ -117,9 +118,22 @@ def test_workers_users_and_commands_send_no_signals(service: Machine) -> None:
         service.run(["systemctl", "stop", "e2e-heard.service"])
 
 
-def test_the_daemons_user_is_not_concerned(service: Machine) -> None:
+def test_the_daemons_user_reaches_all_but_the_approver_on_the_bus(service: Machine) -> None:
     for name in NAMES:
         assert "reached" in _ask(service, "lightagent", name).stdout
+    for user in ("lightagent", "lightagent-gateway"):
+        assert "denied" in _ask(service, user, APPROVER).stderr
+
+
+def test_nobody_but_the_approver_owns_its_name(service: Machine) -> None:
+    service.run(["systemctl", "start", "lightagent-approver.service"])
+    for user in (None, "lightagent", "nobody"):
+        refused = service.run(
+            ["busctl", "call", *_BUS, "RequestName", "su", APPROVER, "0"], user=user, check=False
+        )
+        assert refused.status != 0, refused.explain()
+    said = service.run(["busctl", "status", APPROVER]).stdout
+    assert "lightagent-approver.service" in said
 
 
 _BUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")

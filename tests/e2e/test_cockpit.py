@@ -279,9 +279,12 @@ def test_a_rule_is_shown_and_written_by_an_administrator(office: Machine, frida:
     send(frida, "write it")
     card = frida.locator(".item.approval .question")
     card.get_by_role("button", name="Always").click()
+    expect(card.get_by_role("alert")).to_contain_text("only the daemon's word")
+    card.get_by_role("checkbox").check()
+    card.get_by_role("button", name="Always").click()
     rule = card.get_by_role("region", name="A rule for this call")
     for part in (
-        "no others, for frida",
+        "no others, for anybody",
         'tool = "file"',
         "of the last",
         f"{ETC}/policy.d/50-allow-file-write-",

@@ -121,7 +121,6 @@ def test_an_approved_command_is_no_person(users: Machine, asked: str) -> None:
     path = f"{PATH}/approvals/{escaped(asked)}"
     said = (
         f"lactl approve {asked}",
-        f"busctl --timeout=20 call {NAME} {path} {NAME}.Approval Approve 'a{{sv}}' 0",
         "lactl panic --off",
         "lactl reload",
     )
@@ -129,6 +128,8 @@ def test_an_approved_command_is_no_person(users: Machine, asked: str) -> None:
         done = call_tool(users, "bash.exec", command=f"{command} 2>&1", effect="change")
         assert "lightagent-change@ops.service" in done["text"], command
         assert "needs a person" in done["text"], command
+    over_bus = f"busctl --timeout=20 call {NAME} {path} {NAME}.Approval Approve 'a{{sv}}' 0 2>&1"
+    assert "waits at the approver" in call_tool(users, "bash.exec", command=over_bus, effect="change")["text"]
     waits = "until [ $(lactl approvals | wc -l) = 2 ]; do test -e /root/approved && exit; done; kill %1"
     own = f"lactl tools call ops bash.exec --args '{CALL}' & {waits}"
     call_tool(users, "bash.exec", command=own, effect="change")

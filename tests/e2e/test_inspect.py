@@ -181,3 +181,9 @@ def test_names_of_a_person_below_run_are_for_that_person_and_root(inspect: Machi
     other = inspect.run(argv, user="curious")
     assert "cwd: /run/own/..." in other.stdout, other.stdout
     inspect.run(["systemctl", "stop", "keeps-diary.service"])
+
+
+def test_it_says_itself_what_it_is_asked_and_for_whom(inspect: Machine) -> None:
+    call(inspect, "proc.info", pid=1)
+    said = [str(entry["MESSAGE"]) for entry in inspect.journal("--unit", SERVICE)]
+    assert [line for line in said if "proc.info, for agent ops and user 0 by the word of the daemon" in line]

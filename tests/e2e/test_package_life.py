@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from .calls import main_pid
+from .calls import call, main_pid
 from .machine import Completed, Machine
 from .product import (
     PACKAGE,
@@ -27,7 +27,14 @@ from .product import (
 
 pytestmark = pytest.mark.e2e
 
-USERS = ("lightagent", "lightagent-w00", "lightagent-w31", "lightagent-inspect", "lightagent-keys")
+USERS = (
+    "lightagent",
+    "lightagent-approver",
+    "lightagent-w00",
+    "lightagent-w31",
+    "lightagent-inspect",
+    "lightagent-keys",
+)
 CONFIG = "/etc/lightagentd/lightagentd.toml"
 ADMINS_AGENT = "/etc/lightagentd/agent/scout/AGENT.md"
 NEXT_VERSION = "0.1.1"
@@ -35,7 +42,14 @@ NEXT_PACKAGE = "/var/tmp/lightagentd-next.deb"
 CHANGE_SOCKET = "lightagent-change@ops.socket"
 TIMER = "lightagent-prompt@e2e.timer"
 FAILING = "lightagent-prompt@e2e-missing.service"
-STATE = ("/var/lib/lightagentd", "/var/lib/lightagent-keys", "/var/lib/lightagent-change")
+APPROVER = ("lightagent-approver.socket", "lightagent-approver-daemon.socket")
+PROFILE = "/etc/systemd/system/lightagent-change@ops.service.d/50-profile.conf"
+STATE = (
+    "/var/lib/lightagentd",
+    "/var/lib/lightagent-approver",
+    "/var/lib/lightagent-keys",
+    "/var/lib/lightagent-change",
+)
 
 # The same package with another version: unpacked, changed and packed again, inside of the machine.
 REPACK = f"""
@@ -100,6 +114,8 @@ def upgraded(fresh: Machine, installed: Completed) -> Upgraded:
     fresh.run(["systemctl", "enable", UNIT])
     fresh.run(["systemctl", "start", "lightagentd.socket", CHANGE_SOCKET, TIMER])
     start_service(fresh)
+    # As version 0.1 left it: nobody answers for changes, and a worker for change is enabled.
+    fresh.run(["systemctl", "stop", *APPROVER])
     lactl(fresh, "prompt", "ops", "check memory")
     [session] = lactl_json(fresh, "sessions", "list")
     messages = lactl_json(fresh, "sessions", "show", session["id"])["messages"]
@@ -147,6 +163,7 @@ def purged(fresh: Machine, removed: Completed) -> Completed:
     """What apt said when it purged the package, which was installed again and had run meanwhile."""
     apt(fresh, "install", NEXT_PACKAGE)
     start_service(fresh)
+    lactl(fresh, "change", "narrow", "ops", "files")
     return apt(fresh, "purge", "lightagentd")
 
 
@@ -159,8 +176,8 @@ def active(machine: Machine) -> set[str]:
 
 
 def ended(machine: Machine, unit: str) -> None:
-    """Wait until the main process of a unit has ended; the unit stays."""
-    eventually(lambda: show(machine, unit, "SubState") != "running", f"{unit} is done")
+    """Wait until the main process of a unit has ended, which may be apt and take long; the unit stays."""
+    eventually(lambda: show(machine, unit, "SubState") != "running", f"{unit} is done", deadline_s=90)
 
 
 def state(machine: Machine, unit: str) -> str:
@@ -223,6 +240,7 @@ def test_folders_belong_to_whom_they_should(fresh: Machine) -> None:
         "/run/lightagentd": "755 lightagent lightagent",
         "/run/lightagent-workers": "755 root root",
         "/run/lightagent-bus": "755 root root",
+        "/run/lightagent-approver": "755 root root",
     }
     seen = fresh.run(["stat", "-c", "%n %a %U %G", *expected]).stdout.splitlines()
     assert seen == [f"{path} {mode}" for path, mode in expected.items()]
@@ -290,7 +308,25 @@ def test_what_ran_runs_again_and_nothing_else(fresh: Machine, upgraded: Upgraded
     lasting = {UNIT, "lightagentd.socket", CHANGE_SOCKET, TIMER}
     assert lasting <= upgraded.active_before
     assert lasting <= active(fresh)
-    assert links(fresh) == ["system/dbus-org.lightagent1.service", f"system/multi-user.target.wants/{UNIT}"]
+    assert links(fresh) == [
+        "system/dbus-org.lightagent1.Approver.service",
+        "system/dbus-org.lightagent1.service",
+        f"system/multi-user.target.wants/{UNIT}",
+    ]
+
+
+def test_a_worker_for_change_of_the_version_before_changes_things(fresh: Machine, upgraded: Upgraded) -> None:
+    assert upgraded.active_before.isdisjoint(APPROVER)
+    assert active(fresh) >= {*APPROVER}
+    rules = "/etc/lightagentd/policy.d/e2e.toml"
+    rule = 'name = "e2e"\ndecision = "allow"\ntool = "file"\neffect = "change"\neven_if_tainted = true\n'
+    fresh.write(rules, f"[[rule]]\n{rule}")
+    fresh.run(["systemctl", "reload", UNIT])
+    assert call(fresh, "file.write", path="/srv/e2e-upgraded", content="x")["result"] == "ok"
+    assert state(fresh, "lightagent-approver.service") == "active"
+    fresh.run(["test", "-s", "/var/lib/lightagent-approver/public"])
+    fresh.run(["rm", rules, "/srv/e2e-upgraded"])
+    fresh.run(["systemctl", "reload", UNIT])
 
 
 @pytest.mark.usefixtures("upgraded")
@@ -373,7 +409,7 @@ def test_installing_again_finds_the_sessions_and_starts_nothing(
 
 
 def test_purging_removes_what_was_stored(fresh: Machine, purged: Completed) -> None:
-    for path in (*STATE, CONFIG, "/run/lightagentd", "/run/lightagent-workers"):
+    for path in (*STATE, CONFIG, PROFILE, "/run/lightagentd", "/run/lightagent-workers"):
         assert fresh.run(["test", "-e", path], check=False).status != 0, path
     assert active(fresh) == set()
     assert json.dumps(purged.stderr).count("rm:") == 0

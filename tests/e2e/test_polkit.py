@@ -207,7 +207,7 @@ def test_the_daemons_user_cannot_start_a_transient_unit_named_as_a_worker(servic
     made = ("StartTransientUnit", "ssa(sv)a(sa(sv))", "lightagent-observe@evil.service", "replace", "0", "0")
     refused = busctl(service, "lightagent", "call", *systemd, *made)
     assert refused.status != 0
-    assert "authentication required" in refused.stderr.lower(), refused.explain()
+    assert "access denied" in refused.stderr.lower(), refused.explain()
 
 
 def test_a_password_on_the_terminal_allows_one_call(service: Machine) -> None:
@@ -226,7 +226,7 @@ def test_a_yes_to_a_change_asks_an_administrator_for_the_password(service: Machi
         call = ("lactl", "tools", "call", "ops", "bash.exec", "effect=change")
         done = on_terminal(service, "adam", PASSWORD, *call, "command=id -u >/srv/e2e-approved")
         assert done.status == 0, done.explain()
-        assert "An administrator must authenticate then. [y/N]" in done.stdout
+        assert "[y/N]" not in done.stdout  # what waits is what he typed
         assert "Authentication is required to approve what the AI agent ops asks to do" in done.stdout
         assert service.run(["cat", "/srv/e2e-approved"]).stdout == "0\n"
         service.run(["rm", "/srv/e2e-approved"])

@@ -121,7 +121,8 @@ def test_what_an_administrator_takes_away_from_the_unit_is_gone(service: Machine
         for path in ("/etc/e2e", "/usr/e2e", "/root/e2e"):
             service.run(["test", "!", "-e", path])
         assert service.run(["cat", "/srv/e2e"]).stdout == "x"
-        lactl(service, "undo")  # what it keeps for this is still its to write
+        [stands] = [one for one in lactl_json(service, "undo", "--list") if one["path"] == "/srv/e2e"][:1]
+        lactl(service, "undo", stands["call_id"])  # what it keeps for this is still its to write
     finally:
         service.run(["rm", "-r", folder])
         service.run(["rm", "-f", "/srv/e2e"])

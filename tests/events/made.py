@@ -22,6 +22,10 @@ FIELDS: dict[str, Any] = dict.fromkeys(
 """What an entry of any state must have, see `events.states`."""
 
 
+NOT_SET = ("prunings", layout.CHANGED)
+"""The states that the history itself writes."""
+
+
 async def fill(folder: Path) -> None:
     """Events 1 to 46; those up to 10 are pruned, but for the messages of a session that exists."""
     async with opened(folder) as history:
@@ -45,7 +49,7 @@ async def fill(folder: Path) -> None:
         await history.append(*(note(number, value=value) for number, value in enumerate(VALUES)))
         # Two names that are one once they are stored: the bytes have it twice, and no dictionary can.
         await history.append(note(twice={chr(0xDC80): 1, chr(0xDC81): 2}))
-        state = {name: {**FIELDS, "n": at} for at, name in enumerate(layout.STATES) if name != "prunings"}
+        state = {name: {**FIELDS, "n": at} for at, name in enumerate(layout.STATES) if name not in NOT_SET}
         await history.append(
             note(topic="daemon.state"),
             changes=[

@@ -478,7 +478,7 @@ async def test_an_erased_session_keeps_headers_hashes_and_the_chain(tmp_path: Pa
         change = Change(state="sessions", key="gone", value=None)
         await history.append(changes=[replace(change, value={"a": 1})])
         [tombstone] = await history.erase("gone", deleted("gone", 99), changes=[change])
-        assert tombstone.data == {"n": 99, "erased_events": 8}
+        assert tombstone.data == {"n": 99, "erased_events": 8, "erased_rows": {"sessions": 1}}
         after = history.queries.range()
         assert [(one.seq, one.hash, one.data_sha256) for one in after[:-1]] == [
             (one.seq, one.hash, one.data_sha256) for one in before

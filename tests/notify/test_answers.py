@@ -91,6 +91,11 @@ async def test_a_link_decides_once_and_only_by_its_button(paths: Paths) -> None:
     async with away(paths) as it:
         approval, links = await it.asked()
         assert links.keys() == {"deny", "approve"}
+        found = it.gateway.daemon.daemon.registry.shared.asked.approvals.questions.get(approval)
+        notify = load(it.paths.config)[0].notify
+        assert answers._decisions(notify, replace(found, approver="0" * 64)) == [
+            "deny"
+        ]  # people do that there
         page = await it.browser.get(links["approve"])  # as the preview of a link does
         assert (page.status_code, it.state(approval)) == (200, "waiting")
         assert "probe.add (change)" in page.text

@@ -32,6 +32,7 @@ CASES = [
     ("lactl sessions export ses_1", {"ses_1"}),
     ("lactl prompt --session ses_", {"ses_1", "ses_2"}),
     ("lactl policy che", {"check"}),
+    ("lactl change narrow ops s", {"services"}),
     ("lactl undo --li", {"--list"}),
 ]
 FILES = [

@@ -27,6 +27,7 @@ from .conftest import generate
 ABOUT = (
     "lactl.1",
     "lightagent-agent.5",
+    "lightagent-approver.8",
     "lightagent-eval.5",
     "lightagent-flow.5",
     "lightagent-hook.5",

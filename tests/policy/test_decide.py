@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from lightagentd.config.configuration import Worker
 from lightagentd.errors import ApprovalRequired, ChangeNotEnabled, PolicyDenied
 from lightagentd.policy.call import BUILT_IN_RULES, PERSON
 from lightagentd.policy.decide import Decision, Policy, PolicyCall
 from lightagentd.tool import Effect
 from tests.policy.calls import a_call, explain
 from tests.policy.calls import decide as ruled
+from tests.policy.calls import rules as rules_of
 
 ALL = (Effect.OBSERVE, Effect.REACH, Effect.CHANGE)
 DEFAULT = (Effect.OBSERVE, Effect.REACH)
@@ -60,6 +62,27 @@ def decide(
 def test_an_agent_may_observe_and_reach_where_the_kernel_enforces_it(name: str) -> None:
     assert decide(name) == ("allow", "default-observe")
     assert decide(name, Effect.REACH) == ("allow", "default-reach")
+
+
+@pytest.mark.parametrize("trusts", [False, True])
+def test_the_use_of_a_key_is_asked_for_where_the_key_store_verifies(trusts: bool) -> None:
+    """Unless the daemon is trusted with it, or a rule needs no word of the daemon."""
+
+    def ruling(*tables: str, verified: bool = True, action: str = "sign") -> str:
+        policy = Policy(
+            enforced=lambda: True,
+            trusted_skill=lambda *_: True,
+            rules=rules_of(*tables),
+            verified=lambda: verified,
+            trusts=Worker(trust_daemon_keys=trusts),
+        )
+        return policy.decide(a_call(f"crypto.{action}", effect=Effect.OBSERVE)).rule
+
+    allow = 'name = "sign"\ndecision = "allow"\ntool = "crypto"\naction = "sign"'
+    assert ruling() == ("default-observe" if trusts else "unsigned-key")
+    assert ruling(verified=False) == ruling(action="public_key") == "default-observe"
+    assert ruling(allow).startswith("sign") == trusts
+    assert ruling(f"{allow}\neven_if_tainted = true").startswith("sign")
 
 
 def test_an_effect_that_the_agent_does_not_have_is_denied() -> None:

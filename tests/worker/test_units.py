@@ -92,7 +92,8 @@ def test_only_change_is_for_an_administrator_to_enable() -> None:
         "lightagentd.service",
         "lightagentd.socket",
     ]
-    assert sorted(enabled) == ["lightagent-away.service", "lightagent-change@.socket", *others]
+    first = ["lightagent-approver.service", "lightagent-away.service", "lightagent-change@.socket"]
+    assert sorted(enabled) == [*first, *others]
 
 
 @pytest.mark.parametrize("place", [Place.KEYS, Place.INSPECT])

@@ -78,7 +78,8 @@ class Confirmations:
         self._agent: Callable[[str], Agent] | None = None
         self._all: dict[str, Confirmation] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        """The checks (`check:ID`), what takes changes back (by id), and the clock (empty)."""
+        """The checks (`check:ID`), what takes changes back (by id), what tells workers that they stay
+        (`keep:ID`), and the clock (empty)."""
         self._later: dict[str, tuple[float, str]] = {}
         """When it is tried again what could not be begun, and why not."""
         self._closed = False
@@ -245,6 +246,7 @@ class Confirmations:
             raise Conflict(f"{_named(found)} {outcome_words(found)}.")
         done = replace(found, state="confirmed", by=by, ended_us=time.time_ns() // 1000)
         await self._move(done, types.ChangeConfirmed, **({} if by is None else {"by": by}))
+        self._begin(f"keep:{call_id}", _keep(done, self._agent))
         return done
 
     def _stored(
@@ -372,6 +374,7 @@ class Confirmations:
             approver=Seat(**found.seat),
             for_owner=_ROOT if found.back["tool"] == "file" else None,
             before=Before([*events], [*changes]),
+            takes_back=found.id,
             ended=ended,
         )
         async with aclosing(made) as told:
@@ -401,6 +404,15 @@ class Confirmations:
         _log.error("%s could not be taken back: %s", _named(taking), why)
         failed = replace(taking, state="failed", ended_us=now_us, why=why)
         return self._stored(failed, types.NotTakenBack, why)
+
+
+async def _keep(found: Confirmation, agent: Callable[[str], Agent] | None) -> None:
+    """Have the worker that made a change forget how to take it back."""
+    assert agent is not None
+    try:
+        await agent(found.agent).running_parts().dispatcher.pool.keep_change(found.agent, found.id)
+    except LightagentError as err:
+        _log.warning("%s stays, and its worker was not told: %s", _named(found), err.message)
 
 
 def not_found(call_id: str) -> NotFound:

@@ -131,7 +131,7 @@ class Drafts:
                 folder = Path(top)
                 path = folder / "tools" / f"{draft.name}.py"
                 await asyncio.to_thread(_lay, folder, path, draft.source)
-                said = (await self._pool.describe_own(top, [draft.name]))[0]
+                said = (await self._pool.own_tools.describe(top, [draft.name]))[0]
         except OSError as err:
             raise StorageError(f"The draft {draft.name} cannot be tried: {reason(err, at=True)}.") from err
         found = str(said["problem"]) if said.get("problem") else believed(said, draft.name, path)

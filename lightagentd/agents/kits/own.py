@@ -55,7 +55,7 @@ async def read_own(folder: Path, pool: Pool | None, common: Toolbox) -> Own:
         named = {name: _unknown(name, path) for name, path in paths.items()}
         return Own(skills=skills, toolbox=Toolbox(named), problems=tuple(problems))
     try:
-        described = await pool.describe_own(str(folder), list(paths)) if paths else []
+        described = await pool.own_tools.describe(str(folder), list(paths)) if paths else []
     except LightagentError as err:
         return Own(skills=skills, unknown=f"The tools in {folder} could not be described: {err.message}")
     tools: dict[str, ToolInfo] = {}

@@ -39,6 +39,7 @@ async def call_as_person(
     own: Literal["", "confirm"] = "",
     terms: Terms | None = None,
     before: Before | None = None,
+    takes_back: str = "",
     ended: Callable[[Outcome], tuple[Sequence[NewEvent], Sequence[Change]]] | None = None,
 ) -> AsyncGenerator[TurnEvent, None]:
     """Run one call of an agent for its caller; closing the generator cancels it.
@@ -47,7 +48,7 @@ async def call_as_person(
     ask about counts as approved by them, and is stored so. Otherwise it waits for somebody who may approve
     it. `outside`: text from outside may have chosen the call, which is judged so. `for_owner` is the uid that
     the worker runs the call for, if it is not the caller; policy and history use the caller. `terms` as
-    `Origin`; `own` and `ended` too, `before` as `ToolRun`: the daemon itself makes the call.
+    `Origin`; `own`, `takes_back` and `ended` too, `before` as `ToolRun`: the daemon itself makes the call.
 
     Raises ToolNotFound and AgentNotRunning. A refused or failed call ends with an event of type error.
     """
@@ -67,6 +68,7 @@ async def call_as_person(
         own=own,
         terms=terms,
         on_end=ended,
+        takes_back=takes_back,
     )
 
     async def run() -> Outcome:

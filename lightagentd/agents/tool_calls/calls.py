@@ -19,7 +19,8 @@ from lightagentd.llm.protocol import ToolCall
 from lightagentd.policy.questions.approval import Approval, Bound, hide, working_directory
 from lightagentd.text.strict_json import BadJson, decoded, is_deeper
 from lightagentd.tool import Effect
-from lightagentd.worker.lanes import Call, Checked
+from lightagentd.worker.call import Call
+from lightagentd.worker.lanes import Checked
 
 MAX_DEPTH = 50
 """How deep objects and lists in arguments may be nested; those who send, store and show them recurse."""
@@ -62,8 +63,8 @@ class Ready:
             **(terms.fields() if terms is not None else {}),
         )
 
-    def wanted(self, origin: Origin, longest_s: float, expected: dict[str, Any]) -> Call:
-        """The call in the form for a worker. `expected` is what an approval's preview rested on."""
+    def wanted(self, origin: Origin, longest_s: float) -> Call:
+        """The call in the form for a worker."""
         return Call(
             call_id=self.call_id,
             tool=self.action.tool,
@@ -75,7 +76,6 @@ class Ready:
             timeout_s=self.action.timeout_of(self.args, longest_s),
             owner=origin.worker_owner,
             place=self.action.place,
-            expected=expected,
         )
 
 

@@ -25,6 +25,7 @@ from lightagentd.llm.protocol import ToolCall
 from lightagentd.policy.call import Decision, Ruling
 from lightagentd.policy.questions.approval import Approval
 from lightagentd.tool import Effect
+from lightagentd.worker.ways import needs_preview, way_back
 
 
 class ConfirmedCall:
@@ -37,7 +38,7 @@ class ConfirmedCall:
 
     def asked_for(self, ready: Ready, ruling: Ruling) -> Terms | None:
         """The terms that its caller, a step of a flow or a rule sets; none for what takes a change back."""
-        if ready.effect is not Effect.CHANGE or self._origin.on_end is not None:
+        if ready.effect is not Effect.CHANGE or self._origin.takes_back:
             return None
         turn = self._origin.turn
         return (self._origin.terms if turn is None else turn.terms) or ruling.terms
@@ -59,26 +60,26 @@ class ConfirmedCall:
         toolbox = self._dispatcher.toolbox(self._origin.agent.name)
         confirmations.check_room(self._origin.owner)
         before: dict[str, Any] = {}
-        if action.tool != "file" and not terms.inverse:
+        if needs_preview(terms, action.tool):
             _, before = await previewed(self._dispatcher, self._origin, ready)
         ways.check(terms, toolbox, action.tool, action.name, ready.effect.value, before)
-        self._back = ways.way_back(terms, action.tool, action.name, ready.call_id, ready.args, before)
+        self._back = way_back(terms, action.tool, action.name, ready.call_id, ready.args, before)
         try:
-            await self._check_back(toolbox, granted)
+            await self._check_back(toolbox, ready, granted)
         except (InvalidArgument, NotFound, PolicyDenied) as err:
             raise Conflict(
                 f"The call that takes the change back cannot be made: {err.message} Nothing was done.",
                 suggestion="Name another one: --inverse 'COMMAND'",
             ) from err
 
-    async def _check_back(self, toolbox: Toolbox, granted: Approval | None) -> None:
+    async def _check_back(self, toolbox: Toolbox, ready: Ready, granted: Approval | None) -> None:
         """As far as can be known now. Raises InvalidArgument, NotFound, PolicyDenied."""
         dispatcher, origin = self._dispatcher, self._origin
         approver = granted.answered_by if granted is not None else None
         maker = Origin(
             definition=origin.definition,
             owner=origin.owner if approver is None else approver,
-            on_end=lambda _: ((), ()),
+            takes_back=ready.call_id,
         )
         function = toolbox.find(self._back["tool"], self._back["action"]).function
         call = ToolCall(id="", name=function, arguments=json.dumps(self._back["args"]))
@@ -103,10 +104,7 @@ class ConfirmedCall:
         """What the worker is told of the state that the call rests on. `granted` lets it go on after a
         question.
         """
-        found = self._expected or (dict(granted.expected) if granted is not None else {})
-        if self._back.get("action") == "undo" and self.terms is not None and not self.terms.inverse:
-            found |= ways.KEEPS
-        return found
+        return self._expected or (dict(granted.expected) if granted is not None else {})
 
     def end(self, call_id: str, outcome: Outcome) -> tuple[Sequence[NewEvent], Sequence[Change]]:
         """What to store with the end of the call."""

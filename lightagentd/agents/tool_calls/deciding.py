@@ -54,7 +54,7 @@ def _policy_call(ready: Ready, origin: Origin, agent: AgentDefinition, has_chang
         change_enabled=has_change,
         plan=origin.plan,
         waits=origin.can_ask,
-        takes_back=origin.on_end is not None and not origin.own,
+        takes_back=bool(origin.takes_back),
     )
 
 

@@ -87,6 +87,8 @@ class ToolInfo:
     path: str
     problem: str
     actions: tuple[ActionInfo, ...]
+    sha256: str = ""
+    """That of its file."""
     agents: tuple[str, ...] = ()
     """The agents that have it; all of them when there are none."""
 

@@ -13,6 +13,7 @@ from lightagentd.agents.tool_calls.toolbox import Toolbox
 from lightagentd.config.configuration import Limits
 from lightagentd.events.history import History
 from lightagentd.policy.decide import Policy
+from lightagentd.policy.questions.approver import ApproverLink
 from lightagentd.policy.questions.asked import AllQuestions
 from lightagentd.worker.pool import Pool
 
@@ -32,6 +33,7 @@ class Dispatcher:
     builtins: Builtins
     hooks: Hooks
     confirmations: Confirmations
+    approver: ApproverLink
     toolbox: Callable[[str], Toolbox]
     """The tools of an agent."""
     give: Callable[..., Awaitable[dict[str, Any]]]

@@ -52,6 +52,8 @@ class Origin:
     could not be taken up again after a restart."""
     on_end: Callable[[Outcome], tuple[Sequence[NewEvent], Sequence[Change]]] | None = None
     """Gives what to store with the end of a call that belongs to no turn."""
+    takes_back: str = ""
+    """The call whose change this one takes back, since nobody confirmed that in time."""
     terms: Terms | None = None
     """Those that a person, who may approve, sets for the change of a call of their own."""
     above: Origin | None = None
@@ -71,6 +73,11 @@ class Origin:
     def chain(self) -> str:
         """The agents from the one that a person prompted down to this one: `ops → dba`."""
         return " → ".join(one.agent.name for one in reversed(self.line))
+
+    @property
+    def agents_above(self) -> list[str]:
+        """The agents above this one, the nearest first."""
+        return [one.agent.name for one in self.line[1:]]
 
     @property
     def worker_owner(self) -> int:

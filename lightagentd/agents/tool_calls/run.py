@@ -36,6 +36,15 @@ from lightagentd.agents.tool_calls.results import (
     message_event,
     no_remark,
 )
+from lightagentd.agents.tool_calls.signing import (
+    answered,
+    approval_of,
+    at_once,
+    is_verified,
+    on_terms,
+    rest_of,
+    rest_signed,
+)
 from lightagentd.agents.tool_calls.stubs import decide, result_of, stub_of
 from lightagentd.agents.tool_calls.working import (
     ask_for,
@@ -56,7 +65,7 @@ from lightagentd.errors import (
     ToolError,
 )
 from lightagentd.events.history import Change, NewEvent
-from lightagentd.events.model import current_context, dump_json, new_id
+from lightagentd.events.model import dump_json, new_id
 from lightagentd.events.types.agent import CallIntended, CallRefused
 from lightagentd.events.types.tool import CallEnded
 from lightagentd.llm.protocol import ToolCall
@@ -189,8 +198,9 @@ class ToolRun:
                 await self._results.settle()
                 await self._ask(ruling)
         if self._waits_for:
-            questions = self._dispatcher.asked.approvals.questions
-            self._granted = granted(await answer_to(questions, self._waits_for, self._origin, self._stream))
+            self._granted = granted(
+                await answered(self._dispatcher, self._origin, self._waits_for, self._stream)
+            )
             ruling = self._decide()  # it may have changed while a person was asked
         if ruling.decision is Decision.DENY or (ruling.decision is Decision.ASK and self._granted is None):
             raise ruling.error or PolicyDenied(f"Policy refuses {self._ready.name}.")
@@ -257,7 +267,8 @@ class ToolRun:
         self._what |= self._ready.what
 
     def _decide(self) -> Ruling:
-        return decide(self._dispatcher, self._origin, self._ready)
+        found = decide(self._dispatcher, self._origin, self._ready)
+        return on_terms(self._dispatcher, self._ready, found, self._confirmed.asked_for(self._ready, found))
 
     async def _ask(self, ruling: Ruling) -> None:
         """Store the approval request, and that the turn waits. For a person's own call the answer is stored
@@ -274,24 +285,16 @@ class ToolRun:
             )
         preview, expected = await previewed(self._dispatcher, origin, ready)
         await self._hooked.on_approval(ready, rule=ruling.rule, reason=ruling.reason, preview=preview)
-        reason = f"{origin.chain}: {ruling.reason}" if origin.above is not None else ruling.reason
-        asked = approvals.new(
-            ready.bound(origin, self._confirmed.asked_for(ready, ruling)),
-            owner=origin.owner,
-            trace_id=current_context().trace_id,
-            call_id=ready.call_id,
-            preview=preview,
-            expected=expected,
-            rule=ruling.rule,
-            reason=reason,
-            hidden=[each for each in ready.action.hidden if ready.args.get(each) is not None],
-            granted=origin.approver is not None,
-        )
+        terms = self._confirmed.asked_for(ready, ruling)
+        asked = await approval_of(self._dispatcher, origin, ready, ruling, terms, preview, expected)
+        answer = await at_once(self._dispatcher, origin, asked)
         self._waits_for = self._what["approval"] = asked.id
         waits = origin.asks(asked.id)
         events, changes = self._before.take()
         events = (*events, *origin.asking(asked.id))
-        await approvals.request(asked, *events, changes=(*changes, *waits), granted_from=origin.approver)
+        await approvals.request(
+            asked, *events, changes=(*changes, *waits), granted_from=origin.approver, answered=answer
+        )
 
     def _abandon(self) -> None:
         dispatcher = self._dispatcher
@@ -328,20 +331,10 @@ class ToolRun:
         running = origin.running() if self._waits_for else ()
         origin.note_call({**what, "result": err.code})
         await self._append(*lapsed, refused, *self._told(outcome), changes=(*changes, *running))
-        tool, action = what.get("tool", name), what.get("action", "")
-        self._tell_begin(
-            {"tool": tool, "action": action, "effect": what.get("effect", ""), "args": what["args"]}
-        )
-        told = turn_events.ToolResult(
-            call_id=what["call_id"],
-            tool=tool,
-            action=action,
-            result=err.code,
-            text=outcome.text,
-            metadata={},
-            duration_ms=0,
-        )
-        self._stream.emit(told)
+        about: dict[str, Any] = {"tool": what.get("tool", name), "action": what.get("action", "")}
+        self._tell_begin({**about, "effect": what.get("effect", ""), "args": what["args"]})
+        about |= {"call_id": what["call_id"], "result": err.code, "metadata": {}, "duration_ms": 0}
+        self._stream.emit(turn_events.ToolResult(**about, text=outcome.text))
         return outcome
 
     def _told(self, outcome: Outcome) -> tuple[NewEvent, ...]:
@@ -429,8 +422,12 @@ class ToolRun:
             found = await answer_to(dispatcher.asked.inputs.questions, self._waits_for, origin, stream)
         while True:
             resumed = None if found is None else await self._go_on(found)
-            expected = self._confirmed.expected(self._granted)
-            said = await work(dispatcher, origin, self._ready, stream, expected, resumed)
+            expected, terms = self._confirmed.expected(self._granted), self._confirmed.terms
+            if found is not None and is_verified(dispatcher, self._ready):
+                expected, terms = rest_of(origin, found), None
+            said = await work(
+                dispatcher, origin, self._ready, stream, expected, resumed, self._granted, terms
+            )
             if not isinstance(said, Asked):
                 return said
             if self._order.has_others:
@@ -454,6 +451,8 @@ class ToolRun:
             bound = self._ready.bound(origin)
             used = dispatcher.asked.approvals.used_by(found.approval, bound, found.call_id)
             self._granted = self._granted or used
+        signed = await rest_signed(dispatcher, origin, self._ready, ruling, self._stream, found)
+        self._granted = signed or self._granted
         inputs, decision = dispatcher.asked.inputs, ruling.decision.value
         events, changes = inputs.use(found, decision=decision, rule=ruling.rule)
         await self._append(*events, changes=(*changes, *origin.running()))

@@ -16,6 +16,7 @@ from lightagentd.agents.tool_calls.calls import MAX_DEPTH, Ready
 from lightagentd.agents.tool_calls.dispatcher import Dispatcher
 from lightagentd.agents.tool_calls.leaves import with_leave
 from lightagentd.agents.tool_calls.origin import Origin
+from lightagentd.agents.tool_calls.signing import is_verified
 from lightagentd.config.stubs import Stub
 from lightagentd.errors import PolicyDenied, ToolError
 from lightagentd.policy.decide import PERSON, Decision, Ruling
@@ -59,7 +60,8 @@ def decide(dispatcher: Dispatcher, origin: Origin, ready: Ready) -> Ruling:
     has_change = dispatcher.pool.has_change
     if _stubs(origin) is None or (stub_of(origin, ready) is None and _observes(dispatcher, origin, ready)):
         found = deciding.decide(dispatcher.policy, ready, origin, has_change=has_change)
-        return with_leave(found, ready, origin)
+        # Where its worker verifies a change, the approver has the leaves.
+        return found if is_verified(dispatcher, ready) else with_leave(found, ready, origin)
     if stub_of(origin, ready) is None:
         message = f"{ready.name} has no stub in this assessment, where nothing else than observing runs."
         refused = PolicyDenied(message, suggestion="Go on without it.")

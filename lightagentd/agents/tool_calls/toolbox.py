@@ -153,6 +153,7 @@ def toolbox_of(described: Sequence[dict[str, Any]]) -> Toolbox:
             path=tool["path"],
             problem=tool["problem"],
             actions=actions,
+            sha256=str(tool.get("sha256", "")),
             agents=tuple(tool.get("agents", ())),
         )
     _tell_apart(tools)

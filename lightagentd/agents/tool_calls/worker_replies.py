@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightagentd.errors import LOOK_FIRST, OutcomeUnknown, ToolError
+from lightagentd.errors import OutcomeUnknown, ToolError
 from lightagentd.events.model import NewEvent
 from lightagentd.events.types.tool import EMITTED_TOPIC, INVOCATION, emitted
-from lightagentd.worker.lanes import Call
+from lightagentd.text.reason import LOOK_FIRST
+from lightagentd.worker.call import Call
 from lightagentd.worker.needs_input import Asked, checked
 
 

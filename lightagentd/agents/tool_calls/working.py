@@ -17,7 +17,9 @@ from lightagentd.agents.tool_calls.calls import Ready, whole
 from lightagentd.agents.tool_calls.deciding import policy_calls
 from lightagentd.agents.tool_calls.dispatcher import Dispatcher
 from lightagentd.agents.tool_calls.origin import Origin
+from lightagentd.agents.tool_calls.signing import sent
 from lightagentd.agents.tool_calls.worker_replies import asked_of, event_of, result_of
+from lightagentd.config.terms import Terms
 from lightagentd.errors import (
     Cancelled,
     InputInvalid,
@@ -81,15 +83,18 @@ async def work(
     stream: TurnStream,
     expected: dict[str, Any],
     resumed: dict[str, Any] | None,
+    granted: Approval | None,
+    terms: Terms | None,
 ) -> tuple[str, dict[str, Any]] | Asked:
     """Have a worker run a call, or go on with it; gives its output and metadata, or what it asks a person.
-    `expected` is what an approval's preview rested on.
+    `expected` is what an approval's preview rested on, `terms` those of its change.
 
     Raises the call's errors, and OutcomeUnknown.
     """
-    wanted = replace(ready.wanted(origin, dispatcher.limits.call_timeout_s, expected), resumed=resumed)
+    wanted = replace(ready.wanted(origin, dispatcher.limits.call_timeout_s), resumed=resumed)
     judged = policy_calls(ready, origin, has_change=dispatcher.pool.has_change)
-    wanted.expected.update(await dispatcher.give(judged, owner=wanted.owner))
+    given = await dispatcher.give(judged, owner=wanted.owner)
+    wanted = replace(wanted, **sent(origin, wanted.tool, expected, given, granted, terms))
     try:
         async with contextlib.aclosing(dispatcher.pool.call(wanted)) as events:
             async for event in events:

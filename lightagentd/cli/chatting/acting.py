@@ -162,20 +162,21 @@ async def deny(chat: Conversation, argument: str) -> None:
 async def _rule(chat: Conversation, method: str, argument: str, *, asks: bool = False) -> None:
     open_ones = await chat.daemon.call("Approvals.List")
     approval, note = _pick(chat, open_ones, argument, "apr_", "No call of this session waits for a yes.")
-    shown = None
+    found = await chat.daemon.call("Approvals.Get", approval=approval)
+    given: dict[str, Any] = {"note": note or None}
     if asks and approval != argument.partition(" ")[0]:  # another question may have taken the place of one
         if chat.questions.is_open(approval) or not chat.screen.can_ask:
             raise ConfirmationRequired(
                 f"Only its whole id says that {approval} is meant.",
                 suggestion=f"Read it, and answer y, or write: /approve {approval}",
             )
-        found = await chat.daemon.call("Approvals.Get", approval=approval)
+        found = await chat.daemon.client().question(found)
         chat.show([*question_lines(found, folded=True)])
         if not await chat.questions.confirm("Allow it, once?"):
             chat.say("It goes on waiting.")
             return
-        shown = found["digest"]
-    found = await chat.daemon.call(method, approval=approval, note=note or None, digest=shown)
+        given["digest"] = found["digest"]
+    found = await chat.daemon.answer(method, found, **given)
     word = "Allowed, once" if found["state"] == "granted" else "Refused"
     chat.say(f"{word}: {cell(found['tool'])}.{cell(found['action'])}")
 
@@ -216,7 +217,7 @@ async def undo(chat: Conversation, argument: str) -> None:
     stream = chat.daemon.stream("Undo.Run", call_id=argument or None, agent=chat.agent)
     async with aclosing(stream) as replies:
         async for reply in replies:
-            event = reply["event"]
+            event = await chat.daemon.asked(reply["event"])
             if event["type"] in shown:
                 transcript.show(event)
             elif event["type"] == "done":

@@ -190,6 +190,7 @@ class Conversation:
     async def _happened(self, event: dict[str, Any]) -> None:
         if self.transcript.needs_history(event):
             await self._catching_up.go_on(self.transcript)
+        event = await self.daemon.asked(event)
         self.transcript.show(event)
         if event["type"] == "started" and self.screen.can_redraw:
             self.spawn(self._look())

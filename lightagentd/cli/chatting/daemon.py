@@ -49,6 +49,24 @@ class Daemon:
             return await self._screen.suspended(lambda: self._settings.call(method, **parameters))
         return next(iter(reply.values()), None)
 
+    async def asked(self, event: dict[str, Any]) -> dict[str, Any]:
+        """As `AsyncClient.asked`."""
+        if event["type"] != "approval_requested":
+            return event
+        return await self.client().asked(event)
+
+    async def answer(self, method: str, found: dict[str, Any], **parameters: Any) -> dict[str, Any]:
+        """As `Settings.answer`, for what was shown."""
+        try:
+            async with self.client() as client:
+                if method == "Approvals.Approve":
+                    return await client.approve(found, **parameters)
+                return await client.deny(found, parameters.get("note"))
+        except AuthorizationRequired:
+            if not self.may_ask:
+                raise
+            return await self._screen.suspended(lambda: self._settings.answer(method, found, **parameters))
+
     async def prompt(self, **parameters: Any) -> str:
         """Prompt, and return the turn's trace id once the prompt is stored. The watch shows the turn.
 

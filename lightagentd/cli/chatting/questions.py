@@ -7,7 +7,7 @@ unfinished line aside, and marks each finished line with the question that was o
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lightagentd.cli.chatting.screen import TurnScreen
@@ -29,8 +29,8 @@ class Question:
     summary: str
     choices: tuple[str, ...] = ()
     trace_id: str = ""
-    digest: str = ""
-    """Of the call that was shown."""
+    event: dict[str, Any] = field(default_factory=dict)
+    """That asks for the call that was shown."""
     whole: tuple[str, ...] = ()
     """The question with nothing folded."""
 
@@ -44,7 +44,7 @@ class Question:
             words=ALLOW,
             summary=f"may {cell(call)} run?",
             trace_id=event["trace_id"],
-            digest=event["digest"],
+            event=event,
             whole=tuple(question_lines(event)),
         )
 

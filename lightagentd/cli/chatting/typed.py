@@ -14,7 +14,8 @@ from lightagentd.cli.chatting.pasting import BEGIN as PASTED
 from lightagentd.cli.chatting.questions import Question
 from lightagentd.cli.chatting.screen import Line
 from lightagentd.cli.question import NO_DECISION, YES, decision, page
-from lightagentd.cli.rules import proposal_lines
+from lightagentd.cli.rules import check_rule, proposal_lines
+from lightagentd.client.approver import Question as Asked
 from lightagentd.errors import Cancelled, InvalidArgument, LightagentError, SessionPaused
 
 if TYPE_CHECKING:
@@ -191,9 +192,9 @@ class Typed:
                 if answer == "always" and not await self._rule_written(question):
                     return
                 method = "Approvals.Approve" if allows else "Approvals.Deny"
-                more: dict[str, Any] = {"digest": question.digest if allows else None, "note": note or None}
+                more: dict[str, Any] = {"digest": question.event["digest"], "note": note or None}
                 more |= {"for_session": True} if answer == "session" else {}
-                await self._chat.daemon.call(method, approval=question.id, **more)
+                await self._chat.daemon.answer(method, question.event, **more)
         except LightagentError as err:
             self._chat.screen.warn(err.message, err.suggestion)
             if not isinstance(err, InvalidArgument) and answer != "always":
@@ -205,6 +206,8 @@ class Typed:
         Raises LightagentError.
         """
         found = await self._chat.daemon.call("Approvals.ProposeRule", approval=question.id)
+        if isinstance(question.event, Asked):
+            check_rule(str(found["text"]), question.event["request"]["statement"], tainted=False)
         self._chat.say(*proposal_lines(found))
         self._chat.questions.close(question.id)
         if not await self._chat.questions.confirm("Write this rule?"):

@@ -157,13 +157,14 @@ class EditorTurn:
 
     async def _ask(self, event: dict[str, Any]) -> None:
         """Ask the person at the editor if there is something to choose from; else say how to answer."""
-        is_call = is_about_call(event)
+        is_call, event = is_about_call(event), await self._daemon.client().asked(event)
         if event["call_id"] not in self._known:
             await self._begin(event if is_call else {"tool": "human", "action": "ask", **event}, waits=True)
         if is_call or event["choices"]:
             self._questions[question_id(event)] = asyncio.create_task(self._answer(event))
         if not (_may_allow(event) if is_call else event["choices"]):
-            await self._remark(*([] if is_call else question_lines(event)), self._waits(event))
+            told = question_lines(event) if event.get("problem") or not is_call else []
+            await self._remark(*told, self._waits(event))
 
     async def _answer(self, event: dict[str, Any]) -> None:
         """Ask, and tell the daemon the answer. Without one the question stays."""
@@ -171,9 +172,11 @@ class EditorTurn:
         try:
             chosen = await self._chosen(event)
             if chosen == _ALLOW:
-                await self._daemon.call("Approvals.Approve", approval=name, digest=event["digest"])
+                async with self._daemon.client() as client:
+                    await client.approve(event)
             elif chosen is not None and is_call:
-                await self._daemon.call("Approvals.Deny", approval=name)
+                async with self._daemon.client() as client:
+                    await client.deny(event)
             elif chosen is not None:
                 await self._daemon.call("Inputs.Answer", input=name, text=event["choices"][int(chosen)])
             if chosen is not None:

@@ -139,7 +139,7 @@ class Peers:
             return known
         asking = self._asking.get(name)
         if asking is None:
-            asking = self._asking[name] = asyncio.create_task(_identify(self._bus, name), name="bus caller")
+            asking = self._asking[name] = asyncio.create_task(identify(self._bus, name), name="bus caller")
             asking.add_done_callback(lambda done: self._asked(name, done))
         await asyncio.wait([asking])
         if asking.cancelled():  # it left
@@ -173,7 +173,7 @@ class Peers:
             await self.left(name)
 
 
-async def _identify(bus: Bus, name: str) -> Caller:
+async def identify(bus: Bus, name: str) -> Caller:
     """The caller behind a unique name, as the bus has it from the kernel. Raises PermissionDenied."""
     try:
         [said] = await bus.call(*_BUS, "GetConnectionCredentials", "s", [name])

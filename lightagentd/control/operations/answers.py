@@ -113,11 +113,12 @@ def _uid(user: str) -> int | None:
 
 
 def _decisions(notify: Notify, approval: Approval) -> list[str]:
-    """What the configuration lets be decided from away."""
+    """What the configuration lets be decided from away; a link allows nothing that the approver has to."""
     answers = notify.answers
     listed = any(fnmatchcase(approval.name, pattern) for pattern in answers.approve)
     for_agent = not answers.agents or approval.agent in answers.agents
-    return [DENY, *([APPROVE] if listed and for_agent and not approval.volatile else [])]
+    here = not (approval.volatile or approval.approver)
+    return [DENY, *([APPROVE] if listed and for_agent and here else [])]
 
 
 def _person(caller: Caller, name: str, destination: Destination) -> Caller:

@@ -20,7 +20,7 @@ from lightagentd.control.authz import Caller
 from lightagentd.control.operations.access import Access, leave_out_long, sees
 from lightagentd.control.operations.declared import Operations, method
 from lightagentd.control.presentation import shown
-from lightagentd.errors import ApprovalMismatch, Conflict, InvalidArgument, LightagentError
+from lightagentd.errors import ApprovalMismatch, ApproverAnswers, Conflict, InvalidArgument, LightagentError
 from lightagentd.events.history import Change, NewEvent
 from lightagentd.events.types.session import LeaveGiven
 from lightagentd.host.seat import Seat
@@ -89,6 +89,11 @@ class Approvals(Operations, interface="org.lightagent1.Approvals"):
         while text from outside is in it.
         """
         caller, found = await self._admit_to(caller, Operation.APPROVE, approval)
+        if found.approver:
+            raise ApproverAnswers(
+                f"A change is not allowed by the daemon: {found.id} waits at the approver.",
+                suggestion=f"Run: lactl approve {found.id}",
+            )
         seat = await self._access.person(caller)
         if digest and not hmac.compare_digest(digest.encode(), found.digest.encode()):
             raise ApprovalMismatch(

@@ -173,7 +173,7 @@ class History(Operations, interface="org.lightagent1.History"):
         With dry_run say what would go, about, and remove nothing.
         """
         await self._access.admit(caller, Operation.ADMINISTER)
-        return await (self._upkeep.forecast() if dry_run else self._upkeep.prune())
+        return await (self._upkeep.forecast() if dry_run else self._upkeep.prune(caller.uid))
 
     @method("Compact", returns="compacted")
     async def compact(self, caller: Caller) -> api.Compacted:
@@ -212,4 +212,5 @@ class History(Operations, interface="org.lightagent1.History"):
             indexes=indexes,
         )
         found = await asyncio.to_thread(verify, self._history.environment, terms)
-        return shown(api.Verification, found)
+        removals = [shown(api.Removal, one, states=[*one.states]) for one in found.removals]
+        return shown(api.Verification, found, removals=removals)

@@ -8,6 +8,7 @@ all, and the others are untouched.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +122,15 @@ class Rules(Operations, interface="org.lightagent1.Approvals"):
         """The rule, and all rules with it. Raises Refused and Conflict where it would allow nothing."""
         call = self._call(found, tainted=tainted)
         policy = self._shared.policy
-        call_in_force = PolicyCall(**{**vars(call), "effect": policy.effect_in_force(call)[0]})
+        call_in_force = replace(call, effect=policy.effect_in_force(call)[0])
+        if policy.is_verified(call_in_force.effect):  # by a worker that knows neither, and believes nobody
+            call_in_force = replace(call_in_force, caller=None, trigger="")
+            if not (tainted or policy.trusts_taint):
+                raise Conflict(
+                    "The worker for change has only the daemon's word that no text from outside is there, so"
+                    " no rule that rests on that counts there.",
+                    suggestion=f"Allow it also then: lactl approve {found.id} --rule --tainted",
+                )
         made = propose(call_in_force, found.id, tainted=tainted)
         path = str(self._folder / made.file)
         texts = await asyncio.to_thread(lambda: read_files(rule_files(self._folder)))

@@ -55,6 +55,7 @@ class Safety(Operations, interface="org.lightagent1.Manager"):
         stop = self._panic.begin(by, reason)
         _log.critical("emergency stop by %s: %s", "a signal" if by is None else called(by), stop.reason)
         await self._panic.store(MARK_PATIENCE_S)
+        telling = asyncio.create_task(self._tell_approver(stop), name="panic-approver")
         agents = list(self._registry.agents.values())
         killing = asyncio.create_task(self._pool.kill_all(), name="panic-kill")
         await asyncio.sleep(0)  # the workers are told to die before the turns hang up on them
@@ -67,7 +68,7 @@ class Safety(Operations, interface="org.lightagent1.Manager"):
         storing.add_done_callback(self._stopping.discard)
         done, _ = await asyncio.wait([storing], timeout=STORE_PATIENCE_S)
         problems = storing.result() if done else ["It is still being stored how the turns ended."]
-        problems += self._pool.kill_problems
+        problems += [*self._pool.kill_problems, *await telling]
         if not self._panic.marked:
             problems.append(f"The stop would not outlast a restart: no mark can be written in {self._state}.")
         return api.Stopped(
@@ -97,6 +98,12 @@ class Safety(Operations, interface="org.lightagent1.Manager"):
         _log.warning("the emergency stop was ended by %s", called(caller.uid))
         if self._registry.shared.content.toolbox_problem:
             await self._registry.read_content()
+
+    async def _tell_approver(self, stop: Stop) -> list[str]:
+        """Where it signs what the workers run; gives the problems with that."""
+        if not self._pool.source.verifies:
+            return []
+        return await self._registry.shared.dispatcher.approver.stop(stop.reason)
 
     async def close(self) -> None:
         """Wait until it is stored how a stop ended the turns."""

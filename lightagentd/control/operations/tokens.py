@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightagentd import api
-from lightagentd.agents.definition import NAME
 from lightagentd.control import tokens
 from lightagentd.control.authz import Caller
 from lightagentd.control.grants import GATEWAY_USER, SCOPES, Grant
@@ -21,6 +20,7 @@ from lightagentd.errors import Conflict, InvalidArgument, PermissionDenied
 from lightagentd.host.client_socket import NotAClient, client_of
 from lightagentd.host.users import user_name
 from lightagentd.policy.operation import Operation
+from lightagentd.text.agent_name import NAME
 
 if TYPE_CHECKING:
     from lightagentd.daemon.runtime import Runtime

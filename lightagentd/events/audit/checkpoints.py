@@ -3,7 +3,9 @@
 `Checkpoints` belongs to the daemon. A checkpoint is an event `daemon.checkpoint`, so it is in the journal
 too; it covers all events up to the newest one at that time. One is made when `checkpoint_events` events are
 not covered, `checkpoint_s` seconds after the first of them, at each start and at the stop. Its own event
-alone is no reason for another one, so an idle daemon makes none. A failed store is retried later.
+alone is no reason for another one, so an idle daemon makes none. A failed store is retried later. The event
+`rows` before it has the digests of the rows of state that changed (see `store.rows`). It repeats the digest
+of their sum, so that the journal's copy of each checkpoint has that, too.
 
 A start stores two events before all others: the key (`CheckpointKey`), and a checkpoint of the history it
 found. So a part of the history with a start but without a checkpoint was not written by the daemon. The
@@ -20,6 +22,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from lightagentd.errors import HistoryDamaged, LightagentError, StorageError
@@ -28,6 +31,7 @@ from lightagentd.events.audit.signing import SigningKey, short, signed_by
 from lightagentd.events.context import own_task
 from lightagentd.events.history import History
 from lightagentd.events.model import Event, NewEvent, decode
+from lightagentd.events.store import rows
 from lightagentd.events.types.history import CheckpointBroken, CheckpointKey, CheckpointSigned
 from lightagentd.host.kept_file import KeptFile
 from lightagentd.text.reason import reason
@@ -88,6 +92,8 @@ class Checkpoints:
         self._wake = asyncio.Event()
         self._full = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._rows_sha256 = ""
+        """What the newest event `rows` says."""
         self._broken = ""
         self._unsigned = ""
         """Why the newest checkpoint could not be stored, as a sentence."""
@@ -104,11 +110,13 @@ class Checkpoints:
             self._broken = f"{broken.message} What to do: lactl audit verify"
             _log.error("%s", broken.message)
             events.append(broken.event())
-        signed = self._signed()
-        if signed is not None:
+        self._rows_sha256 = await asyncio.to_thread(self._newest_rows)
+        if (signed := self._signed()) is not None:
             events.append(signed.event())
         stored = await self._history.append(*events)
         await self._keep(stored[-1])
+        if await self._list_rows():  # those of a run that was killed, or all of an older version's store
+            await self._sign()
         self._task = own_task(self._run(), name="checkpoints")
 
     async def close(self) -> None:
@@ -141,10 +149,29 @@ class Checkpoints:
             self._uncovered = 0
             self._wake.clear()
             self._full.clear()
-        signed = self._signed()
-        if signed is not None:
+        await self._list_rows()
+        await self._sign()
+
+    async def _list_rows(self) -> bool:
+        """Store the digests of the rows that changed, if any did. Raises StorageError."""
+        environment, shown = self._history.environment, self._history.redactor.text
+        listed = await self._history.appending(partial(rows.listing, environment, shown))
+        if listed:
+            self._rows_sha256 = str((listed[-1].data or {})["rows_sha256"])
+        return bool(listed)
+
+    async def _sign(self) -> None:
+        """Raises StorageError."""
+        if (signed := self._signed()) is not None:
             [stored] = await self._history.append(signed.event())
             await self._keep(stored)
+
+    def _newest_rows(self) -> str:
+        """Reads the store: run it in a thread."""
+        environment = self._history.environment
+        with environment.reading() as txn:
+            newest = rows.newest(environment, txn)
+        return "" if newest is None else str((newest.data or {}).get("rows_sha256", ""))
 
     async def _run(self) -> None:
         while True:
@@ -166,11 +193,13 @@ class Checkpoints:
         seq, event_hash = self._history.head
         if not seq:
             return None
+        of_rows = {"rows_sha256": self._rows_sha256} if self._rows_sha256 else {}
         return CheckpointSigned(
             seq=seq,
             hash=event_hash,
             fingerprint=self.key.fingerprint,
             signature=self.key.sign(seq, event_hash),
+            **of_rows,
         )
 
     def _key_event(self) -> NewEvent:

@@ -15,12 +15,14 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, BinaryIO
 
 from lightagentd.events.audit.record_check import hash_of, record_of
+from lightagentd.events.audit.witnesses import RECORD_FIELDS, Disagreement, Witnesses
+from lightagentd.events.journal.signed_record import RECORD
 from lightagentd.events.model import decode
 from lightagentd.events.store.layout import EVENTS, Environment, seq_key
 
@@ -29,7 +31,8 @@ FIELDS = (
     *("SEQ", "HASH", "TOPIC", "TYPE", "AGENT", "SESSION", "CALLER_UID", "REQUEST_ID", "TRACE_ID"),
     *("TOOL", "ACTION", "EFFECT", "DECISION", "DURATION_MS", "RESULT", "DIGEST", "ARGS", "CONTENT"),
     *("MISSING_FROM", "MISSING_TO", "MISSING_COUNT"),
-    *("CHECKPOINT_SEQ", "CHECKPOINT_HASH", "CHECKPOINT_KEY", "CHECKPOINT_SIGNATURE"),
+    *("CHECKPOINT_SEQ", "CHECKPOINT_HASH", "CHECKPOINT_KEY", "CHECKPOINT_SIGNATURE", "CHECKPOINT_ROWS"),
+    *RECORD_FIELDS,
 )
 """What the daemon's entries have, each with `LIGHTAGENT_` before it (`journal_entry`)."""
 TRUSTED_FIELDS = ("_SYSTEMD_UNIT", "_UID", "_PID", "_EXE", "_COMM")
@@ -83,6 +86,17 @@ class JournalAudit:
     forged: int = 0
     forged_entries: list[dict[str, Any]] = field(default_factory=list)
     """The first of them: unit, uid, pid, exe, time_us, and what they say of seq, topic and type."""
+    records: int = 0
+    """Records of the approver and of workers for change."""
+    disagreements: list[Disagreement] = field(default_factory=list)
+    """The first calls about which these and the history do not agree."""
+    unused: list[str] = field(default_factory=list)
+    """Calls that the approver approved and that no worker began."""
+
+    @property
+    def disagrees(self) -> list[Disagreement]:
+        """Those that somebody forged or hid; a foreign record alone can be anybody's."""
+        return [one for one in self.disagreements if one.kind != "foreign"]
 
 
 def compare(
@@ -92,12 +106,14 @@ def compare(
     uid: int,
     since_seq: int = 0,
     since_us: int = 0,
+    keys: Mapping[str, bytes] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> JournalAudit:
     """Compare the journal's entries with the history, except entries about events before `since_seq`, and
-    entries from before `since_us`. `uid` is the daemon's user. Raises StorageError, HistoryDamaged.
+    entries from before `since_us`. `uid` is the daemon's user, `keys` are those of the approver and of
+    workers by unit. Raises StorageError, HistoryDamaged.
     """
-    comparison = _Comparison(environment, uid, since_seq, since_us)
+    comparison = _Comparison(environment, uid, since_seq, since_us, keys or {})
     found = _entries(lines)
     while batch := list(islice(found, _BATCH)):
         comparison.take(batch)
@@ -124,7 +140,10 @@ def _entries(lines: BinaryIO) -> Iterator[dict[str, Any]]:
 class _Comparison:
     """One comparison. `found` collects the results."""
 
-    def __init__(self, environment: Environment, uid: int, since_seq: int, since_us: int) -> None:
+    def __init__(
+        self, environment: Environment, uid: int, since_seq: int, since_us: int, keys: Mapping[str, bytes]
+    ) -> None:
+        self._witnesses = Witnesses(keys)
         self.found = JournalAudit()
         self._environment = environment
         self._uid = str(uid)
@@ -144,6 +163,9 @@ class _Comparison:
             for entry in entries:
                 time_us = _number(entry, "__REALTIME_TIMESTAMP")
                 if time_us < self._since_us:
+                    continue
+                if RECORD in entry:
+                    self._witnesses.take(entry, time_us)
                     continue
                 if entry.get("_SYSTEMD_UNIT") != UNIT or entry.get("_UID") != self._uid:
                     self._take_foreign(entry, time_us)
@@ -243,7 +265,10 @@ class _Comparison:
         found = self.found
         found.runs.sort(key=lambda run: run.first_seq)
         if not found.matched:
-            return found
+            return found  # the records may be about another daemon
+        self._witnesses.finish(self._environment)
+        found.records, found.unused = self._witnesses.records, self._witnesses.unused
+        found.disagreements = self._witnesses.found
         first = self._first_seen()
         found.rotated = first - self._base
         for lacked_first, lacked_last in self._unseen(first):

@@ -27,8 +27,11 @@ from lightagentd.text.reason import reason
 _PROGRESS_S = 0.2
 
 
-def audit_store(state: str, terms: Terms, journal_fd: int | None) -> Iterator[dict[str, Any]]:
-    """Where `terms` trust no key, the daemon's own is trusted.
+def audit_store(
+    state: str, terms: Terms, journal_fd: int | None, witnesses: dict[str, bytes] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Where `terms` trust no key, the daemon's own is trusted. `witnesses` are the keys of the approver and
+    of workers for change, by unit.
 
     Yields `{"at": number}` now and then, and at the end `{"chain": {…}, "journal": {…} or None}`, which
     are a `Verification` and a `JournalAudit`. Without a descriptor the journal is not compared.
@@ -42,7 +45,7 @@ def audit_store(state: str, terms: Terms, journal_fd: int | None) -> Iterator[di
     def work() -> None:
         try:
             reporting = replace(terms, progress=lambda seq: found.put({"at": seq}))
-            found.put(_audited(Path(state), reporting, journal_fd))
+            found.put(_audited(Path(state), reporting, journal_fd, witnesses or {}))
         except BaseException as err:  # noqa: BLE001 - it is raised in the thread that waits
             found.put(err)
 
@@ -60,7 +63,9 @@ def audit_store(state: str, terms: Terms, journal_fd: int | None) -> Iterator[di
             yield item
 
 
-def _audited(state: Path, terms: Terms, journal_fd: int | None) -> dict[str, Any]:
+def _audited(
+    state: Path, terms: Terms, journal_fd: int | None, witnesses: dict[str, bytes]
+) -> dict[str, Any]:
     chain = _chain(state, terms)
     journal = None
     if journal_fd is not None:
@@ -73,6 +78,7 @@ def _audited(state: Path, terms: Terms, journal_fd: int | None) -> dict[str, Any
                     uid=state.stat().st_uid,
                     since_seq=chain.first_seq if terms.since_seq or terms.since_us else 0,
                     since_us=terms.since_us,
+                    keys=witnesses,
                     progress=terms.progress,
                 )
         finally:
@@ -146,11 +152,20 @@ def _own_keys(path: Path) -> dict[str, bytes] | None:
 def _with_journal(chain: Verification, journal: JournalAudit) -> Verification:
     """The result of the chain's verification, combined with that of the journal."""
     if not journal.runs:
+        if chain.ok and journal.disagrees:
+            return replace(chain, ok=False, reason=_of_calls(journal))
         return chain
     run = journal.runs[0]
     if not chain.ok and chain.first_bad_seq <= run.first_seq:
         return chain
     return replace(chain, ok=False, first_bad_seq=run.first_seq, reason=_sentence(run, chain.head_seq))
+
+
+def _of_calls(journal: JournalAudit) -> str:
+    first, count = journal.disagrees[0], len(journal.disagrees)
+    more = f"; {count - 1} more calls are like that" if count > 1 else ""
+    who = "the history, the approver and the workers do not agree about the call"
+    return f"{who} {first.call_id}: {first.message}{more}"
 
 
 def _sentence(run: Run, head_seq: int) -> str:

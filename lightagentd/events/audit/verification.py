@@ -1,4 +1,4 @@
-"""Verifies the chain: finds the first stored record that changed.
+"""Verifies the chain: finds the first stored record that changed, and each row of state that did.
 
 Each record's header names the hash of the header before it and of its own data (see `model`). The hashes are
 those of the bytes on disk. The walk begins after the anchor, or at a later checkpoint if the caller wants
@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from lightagentd.errors import InvalidArgument
+from lightagentd.errors import HistoryDamaged, InvalidArgument
 from lightagentd.events.audit.checkpoint_check import TOPIC as CHECKPOINT
 from lightagentd.events.audit.checkpoint_check import CheckpointCheck
 from lightagentd.events.audit.erasure_check import TOPIC as DELETED
@@ -28,6 +28,8 @@ from lightagentd.events.audit.index_check import IndexCheck
 from lightagentd.events.audit.kept_check import KeptCheck
 from lightagentd.events.audit.read_ahead import ReadAhead
 from lightagentd.events.audit.record_check import BadRecord, checked, decoded, hash_at, hash_of, record_of
+from lightagentd.events.audit.removals import Removal, Removals
+from lightagentd.events.audit.row_check import RowsFound, compare
 from lightagentd.events.audit.signing import short
 from lightagentd.events.model import FROM_TOOL, GENESIS, Event
 from lightagentd.events.store.layout import BATCH, EVENTS, Environment, bounded, seq_key
@@ -39,6 +41,7 @@ _TIME_DIGITS, _TOPIC = 16, b',"topic":"'
 _HEARD = (b"daemon.", b"session.deleted")
 """The topics of events about the history itself. A topic that is not where it should be is heard, too."""
 _MOST_NOTES = 20
+_MOST_BAD_ROWS = 100
 _TRIES = 3
 _KNOWN = re.compile("([0-9]{1,18}):([0-9a-f]{64})")
 
@@ -74,8 +77,21 @@ class Verification:
     """The last event that such a checkpoint covers."""
     index_entries: int = 0
     """How many entries of indexes were looked at, where the caller wanted that."""
+    rows: int = 0
+    """How many rows of state were compared; 0 where no checkpoint covers any."""
+    bad_rows: tuple[str, ...] = ()
+    """The first of those that were altered, each as a sentence without a full stop."""
+    removed: int = 0
+    """How many removals by retention and by deletions of sessions the history tells of."""
+    removals: tuple[Removal, ...] = ()
+    """The newest of them."""
     notes: tuple[str, ...] = ()
     """What is allowed and worth knowing, such as a new key or a backup that was put in place."""
+
+    @property
+    def problem(self) -> str:
+        """What is wrong, and at which event."""
+        return f"event {self.first_bad_seq}: {self.reason}" if self.first_bad_seq else self.reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +136,40 @@ def verify(environment: Environment, terms: Terms | None = None) -> Verification
     except BadRecord as bad:
         others = [one for one in (walk.kept_bad(), walk.unexpected) if one is not None]
         bad = min([bad, *others], key=lambda one: one.seq)
-        return replace(walk.found(), ok=False, first_bad_seq=bad.seq, reason=bad.reason)
-    return walk.found()
+        found = replace(walk.found(), ok=False, first_bad_seq=bad.seq, reason=bad.reason)
+    else:
+        found = walk.found()
+    try:
+        return _with_rows(found, compare(environment))
+    except HistoryDamaged as err:
+        return (
+            found
+            if not found.ok
+            else replace(found, ok=False, first_bad_seq=found.head_seq, reason=err.message.rstrip("."))
+        )
+
+
+def _with_rows(found: Verification, of_rows: RowsFound) -> Verification:
+    """The result for the chain, combined with that for the rows of state."""
+    notes = list(found.notes)
+    if of_rows.unsigned:
+        notes.append(
+            f"{of_rows.unsigned} rows of state changed after the newest checkpoint and are not signed"
+        )
+    found = replace(found, rows=of_rows.count, notes=tuple(notes))
+    if of_rows.ok:
+        return found
+    bad = [one.sentence for one in of_rows.bad] or [
+        f"the rows of state are not those that event {of_rows.covered_seq} covers: one is missing, and "
+        "retention removed the list with it"
+    ]
+    if len(bad) > _MOST_BAD_ROWS:
+        bad[_MOST_BAD_ROWS:] = [f"{len(bad) - _MOST_BAD_ROWS} more rows were altered"]
+    found = replace(found, bad_rows=tuple(bad))
+    if not found.ok:
+        return found
+    seq = min((one.seq for one in of_rows.bad), default=of_rows.covered_seq)
+    return replace(found, ok=False, first_bad_seq=seq, reason=bad[0])
 
 
 def verify_tail(environment: Environment, count: int) -> Verification:
@@ -148,7 +196,10 @@ class _Walk:
         self.checkpoints = CheckpointCheck(environment, terms.keys)
         self.erasures = ErasureCheck(environment.newest_seq())
         self.kept = KeptCheck(environment, self.erasures)
+        self.removals = Removals()
         self.notes: list[str] = []
+        self._gone: list[int] = []
+        """Expected events that retention removed."""
         self.unexpected: BadRecord | None = None
         """The first event that does not have the hash that is expected of it."""
         self.first, self.prev, self.began = self._beginning(tail)
@@ -187,8 +238,16 @@ class _Walk:
             trusted=checkpoints.trusted and self.terms.keys is not None,
             covered_seq=checkpoints.covered_seq,
             index_entries=self._indexes.entries if self._indexes else 0,
-            notes=tuple([*_of_keys(checkpoints.keys_seen), *self.notes][:_MOST_NOTES]),
+            removed=self.removals.count,
+            removals=self.removals.newest,
+            notes=tuple([*_of_keys(checkpoints.keys_seen), *self.notes, *self._of_gone()][:_MOST_NOTES]),
         )
+
+    def _of_gone(self) -> Iterator[str]:
+        for seq in self._gone:
+            removal = self.removals.of_event(seq)
+            how = f", {removal.sentence}" if removal is not None else ""
+            yield f"event {seq} was removed by retention and cannot be compared{how}"
 
     def run(self, last: int | None = None) -> None:
         """Walk to the end, or to an event. Raises BadRecord."""
@@ -309,6 +368,7 @@ class _Walk:
             return
         if event.topic == DELETED:
             self.erasures.deletion(event)
+            self.removals.deletion(event)
         elif event.data is None:
             return  # no deletion read so far explains it
         elif event.topic == CHECKPOINT:
@@ -321,6 +381,7 @@ class _Walk:
     def _hear_of_history(self, event: Event, data: dict[str, Any]) -> None:
         if event.type == "pruned":
             self.kept.pruned(event)
+            self.removals.pruned(event)
         elif event.type == "set_aside":
             self.kept.began_behind(data.get("last_seq"), data.get("last_hash"))
             self.notes.append(
@@ -351,7 +412,7 @@ class _Walk:
                 self._compare_expected(found.encode())
             else:
                 self._expected.pop()
-                self.notes.append(f"event {seq} was removed by retention and cannot be compared")
+                self._gone.append(seq)
 
     def _times_differ(self, txn: Any) -> bool:
         """Each event has one entry in `by_time`: comparing the counts finds missing and extra entries."""

@@ -26,6 +26,7 @@ from lightagentd.events.model import GENESIS, HEADER, Event, dump_json, is_topic
 from lightagentd.events.store import clock, records
 from lightagentd.events.store.layout import SCHEMA_VERSION, STATES, Environment, written
 from lightagentd.events.store.states import entry
+from lightagentd.events.types.history import HistoryMigrated
 
 _BATCH, _BATCH_BYTES = 5000, 16 << 20
 """How much is stored in one transaction."""
@@ -85,12 +86,21 @@ class _Import:
             for fields in lines:
                 self._take(fields, waiting)
             waiting.store()
+            self._owe_migration(environment)
         finally:
             environment.close()
         if not self._ended and not self._cut_allowed:
             self._lines.wrong(
                 "is missing: the file ends without the last line of an export, so it was cut off"
             )
+
+    def _owe_migration(self, environment: Environment) -> None:
+        """The rows of an older schema were not listed."""
+        version = self._first["schema_version"] or 1
+        if version < SCHEMA_VERSION:
+            migrated = HistoryMigrated(from_version=version, to_version=SCHEMA_VERSION)
+            with environment.env.begin(write=True) as txn:
+                environment.owe(txn, migrated.event())
 
     def _take_first(self, fields: dict[str, Any] | None) -> None:
         if fields is None:

@@ -131,7 +131,7 @@ def facts_of(store: StoreFile, *, verifying: bool = True) -> StoreFacts:
         anchor_seq=store.anchor()[0],
         size_bytes=store.size_bytes(),
         verified=found is not None and found.ok,
-        problem="" if found is None or found.ok else f"event {found.first_bad_seq}: {found.reason}",
+        problem="" if found is None or found.ok else found.problem,
     )
 
 

@@ -33,6 +33,7 @@ _CHECKPOINT_FIELDS = {
     "LIGHTAGENT_CHECKPOINT_KEY": "fingerprint",
     "LIGHTAGENT_CHECKPOINT_PUBLIC_KEY": "public_key",
     "LIGHTAGENT_CHECKPOINT_SIGNATURE": "signature",
+    "LIGHTAGENT_CHECKPOINT_ROWS": "rows_sha256",
 }
 """What an auditor needs who has the journal alone, and where it is in the data of a checkpoint."""
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")

@@ -28,21 +28,23 @@ from lightagentd.events.store.states import decoding
 
 _T = TypeVar("_T")
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 EVENTS = "events"
 INDEXES = ("by_session", "by_agent", "by_topic", "by_time", "by_trace", "by_field")
 FIELDS = ("type", "caller", "request", "tool", "effect", "decision")
 """What `by_field` is about. The last three are in the data of events that the daemon itself makes."""
+CHANGED = "changed"
+"""The rows of the other states that changed since the newest checkpoint, see `rows`."""
 STATES = (
     *("sessions", "turns", "agents", "approvals", "undo", "watches", "current", "plans", "inputs"),
     *("compactions", "usage", "memories", "profiles", "triggers"),
     *("flow_runs", "flow_steps", "flow_definitions", "evals", "ratings", "tokens"),
-    *("prunings", "mail", "confirmations"),
+    *("prunings", "mail", "confirmations", CHANGED),
 )
 META = "meta"
 _ANCHOR = b"anchor"
 _VERSION = b"schema_version"
-_OWED = b"owed"
+OWED = b"owed"
 INITIAL_MAP_BYTES = 64 << 20
 _LOCK_BYTES = 8192
 """What LMDB's lock file takes for as many readers as are allowed here."""
@@ -343,19 +345,19 @@ class Environment:
         """Make the daemon's next start append an event about a change of the store: a migration, or an
         administrator's change while no daemon ran. In the caller's transaction.
         """
-        found = txn.get(_OWED, db=self.db[META])
+        found = txn.get(OWED, db=self.db[META])
         owed = [*(json.loads(found) if found else []), [event.topic, event.type, dict(event.data)]]
-        self.set_meta(txn, _OWED, owed)
+        self.set_meta(txn, OWED, owed)
 
     def owed(self) -> list[tuple[str, str, dict[str, Any]]]:
         """Topic, type and data of the owed events, see `owe`."""
-        stored = self.get_meta(_OWED) or ()
+        stored = self.get_meta(OWED) or ()
         with decoding("meta", "owed"):
             return [(str(topic), str(event_type), dict(data)) for topic, event_type, data in stored]
 
     def settle(self, txn: Any) -> None:
         """Clear the owed events, in the caller's transaction, which stores them."""
-        self.set_meta(txn, _OWED, None)
+        self.set_meta(txn, OWED, None)
 
     def reopen(self, exchange: Callable[[], None] | None = None) -> None:
         """Close the file and open it again: after an error that LMDB does not recover from, or because

@@ -81,7 +81,13 @@ def _fill_by_field(environment: Environment, txn: Any, position: int) -> int | N
     return int.from_bytes(rows[-1][0], "big") + 1 if rows else None
 
 
-MIGRATIONS: dict[int, Step] = {2: _fill_by_field}
+def _nothing(_: Environment, __: Any, ___: int) -> None:
+    """Version 3 has the state `changed`: a program that does not write it must not write the store. The
+    first checkpoint lists all rows.
+    """
+
+
+MIGRATIONS: dict[int, Step] = {2: _fill_by_field, 3: _nothing}
 
 
 def _position(environment: Environment, version: int) -> int | None:

@@ -25,7 +25,7 @@ from typing import Any
 
 from lightagentd.errors import HistoryDamaged
 from lightagentd.events.model import FROM_TOOL, Event, NewEvent, decode, dump_json
-from lightagentd.events.store import records
+from lightagentd.events.store import records, rows
 from lightagentd.events.store.layout import (
     EVENTS,
     Environment,
@@ -71,6 +71,8 @@ class Bounds:
     to_seq: int
     before_us: int = 0
     evidence_from: int = NO_EVIDENCE
+    by: int | None = None
+    """The uid of who asked for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +200,7 @@ def prune(environment: Environment, bounds: Bounds, txn: Any, next_seq: int) -> 
         if needs.keeps(event):  # what others need may have gone just now
             kept.append(event)
         else:
-            records.remove(environment, txn, event)
+            _remove(environment, txn, event)
     last = examined[-1]
     environment.set_anchor(txn, last.seq, last.hash)
     said = HistoryPruned(
@@ -208,9 +210,19 @@ def prune(environment: Environment, bounds: Bounds, txn: Any, next_seq: int) -> 
         removed=len(examined) - len(kept),
         kept=[(event.seq, event.hash) for event in kept],
         reason=bounds.reason,
+        **_asked_by(bounds.by),
     )
     _note(environment, txn, said, next_seq, kept)
     return [said.event()]
+
+
+def _asked_by(uid: int | None) -> dict[str, int]:
+    return {} if uid is None else {"by": uid}
+
+
+def _remove(environment: Environment, txn: Any, event: Event) -> None:
+    rows.relist(environment, txn, event)
+    records.remove(environment, txn, event)
 
 
 def _slice(
@@ -277,12 +289,13 @@ def _part_key(first_seq: int) -> str:
 
 def _note(environment: Environment, txn: Any, said: HistoryPruned, by: int, kept: list[Event]) -> None:
     """Store the `pruned` in force for a part of the chain; remove the entry of a part with no kept events."""
-    key, db = _part_key(said.first_seq).encode(), environment.db[_STATE]
+    key = _part_key(said.first_seq).encode()
     if kept:
         others = any(event.topic != "agent.message" for event in kept)
-        txn.put(key, dump_json({"last_seq": said.last_seq, "by": by, "others": others}), db=db)
+        part = {"last_seq": said.last_seq, "by": by, "others": others}
+        rows.put(environment, txn, _STATE, key, dump_json(part))
     else:
-        txn.delete(key, db=db)
+        rows.delete(environment, txn, _STATE, key)
 
 
 def parts(state: Mapping[str, Mapping[str, Any]]) -> list[Part]:
@@ -299,7 +312,13 @@ def parts(state: Mapping[str, Mapping[str, Any]]) -> list[Part]:
 
 
 def sweep(
-    environment: Environment, part: Part, evidence_from: int, txn: Any, next_seq: int
+    environment: Environment,
+    part: Part,
+    evidence_from: int,
+    txn: Any,
+    next_seq: int,
+    *,
+    by: int | None = None,
 ) -> list[NewEvent]:
     """One pass over the kept events of a part: removes those that are not needed any more. Otherwise like
     `prune`.
@@ -312,7 +331,7 @@ def sweep(
         if time.monotonic() > end or needs.keeps(event):
             kept.append(event)
         else:
-            records.remove(environment, txn, event)
+            _remove(environment, txn, event)
             removed += 1
     if not removed:
         return []
@@ -323,6 +342,7 @@ def sweep(
         removed=removed,
         kept=[(event.seq, event.hash) for event in kept],
         reason="sessions",
+        **_asked_by(by),
     )
     _note(environment, txn, said, next_seq, kept)
     return [said.event()]

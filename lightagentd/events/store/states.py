@@ -1,6 +1,6 @@
 """Decodes stored state, and reports invalid entries as damage.
 
-State is not part of the chain: changes by others, or by a failing disk, show only when it is decoded.
+Changes by others, or by a failing disk, show when it is decoded, or compared with the checkpoints (`rows`).
 """
 
 from __future__ import annotations

@@ -315,6 +315,8 @@ agent_exists: To see which there are: lactl agents list
 agent_not_running: To start it: lactl agents start @AGENT@
 agent_broken: Mend its AGENT.md, then: lactl reload. What is wrong: lactl agents show @AGENT@
 approval_closed: The question was answered already, or its time was over.
+approver_answers: The question is about a change, and the daemon does not answer it. | People answer it at the
+  approver: lactl approve ID
 input_closed: The question waits for no answer any more. | It was answered already, its time was over, or its
   turn had ended.
 session_paused: The session is paused. | It takes no prompts until somebody takes it up again: lactl sessions

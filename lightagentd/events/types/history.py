@@ -22,6 +22,8 @@ class CheckpointSigned(Reported, topic="daemon.checkpoint", type="signed"):
     """SHA-256 of the public key, in hexadecimal."""
     signature: str
     """Ed25519, Base64."""
+    rows_sha256: str = ""
+    """That of the newest event `rows`."""
 
     @classmethod
     def sentence(cls, event: Event) -> str:
@@ -49,6 +51,31 @@ class CheckpointKey(Reported, topic="daemon.checkpoint", type="key"):
     def sentence(cls, event: Event) -> str:
         key = str((event.data or {}).get("fingerprint", "?"))[:16]
         return f"key: {key} signs the history from now on"
+
+
+class CheckpointRows(Reported, topic="daemon.checkpoint", type="rows"):
+    """The rows of state that changed since the checkpoint before; the next `signed` covers it."""
+
+    catalog = """lightagentd listed the rows of its stored state that changed
+    Beside the events the store of the history has the present state: sessions, usage, approvals and the like.
+    The history has an event with the digest of each row that changed since the checkpoint before, and a sum
+    over all rows. So a row that somebody altered is found and named.
+    > To look: lactl audit verify"""
+    rows: list[tuple[str, str, str]]
+    """State, key and digest of each; the digest is empty for a row that was removed."""
+    total: str
+    """The sum over all rows, 2048 bits in hexadecimal."""
+    count: int
+    """How many rows there are."""
+    rows_sha256: str
+    """SHA-256 of the text of the sum, which the journal has, too."""
+    whole: bool = False
+    """With this event the list begins anew: it and the ones behind it list every row."""
+
+    @classmethod
+    def sentence(cls, event: Event) -> str:
+        data = event.data or {}
+        return f"rows: {len(data.get('rows', ()))} of {data.get('count', '?')} rows of state changed"
 
 
 class CheckpointBroken(Reported, topic="daemon.checkpoint", type="broken"):
@@ -90,6 +117,8 @@ class HistoryPruned(Reported, topic="daemon.history", type="pruned"):
     """Number and hash of each event in between that stays, such as a message of a session that exists."""
     reason: str
     """`age`, `size` or `sessions`: they were kept for a session that is deleted, or a turn that ended."""
+    by: int | None = None
+    """The uid of who asked for it with `lactl history prune`; absent where the daemon did it by itself."""
 
 
 class HistoryCompacted(Reported, topic="daemon.history", type="compacted"):
@@ -173,20 +202,20 @@ class HistoryExamined(Reported, topic="daemon.history", type="examined"):
 
 
 class StateTakenOut(Reported, topic="daemon.history", type="state_taken_out"):
-    """A row of the stored state could not be read and was removed."""
+    """A row of the stored state was invalid or altered and was removed, or one is missing."""
 
     priority = ERROR
-    catalog = """lightagentd removed a row of its stored state that it could not read
+    catalog = """lightagentd removed a row of its stored state
     Beside the events the store of the history has the present state: sessions, watches, approvals and the
-    like. A row of it was invalid, because the disk failed or somebody wrote the file. The daemon removed it
-    and serves without it. The event has the row.
+    like. A row of it was invalid, or not the one that the daemon had stored, because the disk failed or
+    somebody wrote the file. The daemon removed it and serves without it. The event has the row.
     > Look at the disk: journalctl -k. Who could write the file: root, and the user of the daemon."""
     message: str
     state: str
     """The kind of state, such as `watches`."""
     key: str
     value: str
-    """The row as text, the first 2,000 bytes of it."""
+    """The row as text: 2,000 bytes of an invalid one, 64 KiB of an altered one, nothing of a missing one."""
 
 
 class HistoryInstalled(Reported, topic="daemon.history", type="installed"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from lightagentd.events.types.event_type import NOTICE, EventType, Object, Text
 
 
@@ -132,6 +134,8 @@ class SessionDeleted(_ByPerson, topic="session.deleted", type="deleted"):
     """Why, when it was retention."""
     erased_events: int = 0
     """How many events had data; it is counted as that is taken away."""
+    erased_rows: dict[str, int] = Field(default={})
+    """How many rows of state went with it, by state."""
 
 
 class SessionCompacted(EventType, topic="session.compacted", type="compacted", source="agent"):

@@ -122,12 +122,15 @@ class Parts:
         yield from self._call(event, event["args"])
         about = {name: event[name] for name in _SHOWN}
         about |= {"toolCallId": event["call_id"], "expiresUs": event["expires_us"]}
-        about |= {"mayAnswer": event["may_answer"], "how": f"lactl approve {event['approval']}"}
+        may = event["may_answer"] and not event.get(
+            "approver"
+        )  # a change is answered by a person at the approver
+        about |= {"mayAnswer": may, "how": f"lactl approve {event['approval']}"}
         if self._approvals:
             asked = {"approvalId": event["approval"], "toolCallId": event["call_id"]}
             yield {"type": "tool-approval-request", **asked, "approvalDescriptor": about}
         yield {"type": "data-approval", "id": event["approval"], "data": about}
-        if not (self._approvals and event["may_answer"]):
+        if not (self._approvals and may):
             yield from self.text(waiting_text(event))
 
     def _result(self, event: Event) -> Iterator[Chunk]:

@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 from lightagentd.api import turn_events
@@ -102,6 +102,10 @@ class Approval(Question):
     inverse: str = ""
     hidden: tuple[str, ...] = ()
     """The names of the arguments that nobody gets to see, such as keys."""
+    approver: str = ""
+    """The digest of its statement at the approver, which then answers it; empty where the daemon does."""
+    signed: dict[str, Any] = field(default_factory=dict)
+    """The approver's signature (`signed.grant`), which is not stored: the approver keeps it."""
     note: str = ""
     """What the person who answered said, or why it lapsed."""
     unit: str = ""
@@ -158,7 +162,7 @@ class Approval(Question):
 
     def request(self) -> turn_events.ApprovalRequested:
         call = self._fields("call_id", "tool", "action", "effect", "cwd")
-        why = self._fields("preview", "rule", "reason", "expires_us", "volatile", "digest")
+        why = self._fields("preview", "rule", "reason", "expires_us", "volatile", "digest", "approver")
         why |= self._fields(*TERMS)
         return turn_events.ApprovalRequested(approval=self.id, args=self.shown, **call, **why)
 
@@ -184,7 +188,7 @@ class Approval(Question):
         """The stored form: without the hidden arguments, and without a tool's output made from them. The
         history removes other secrets.
         """
-        stored = super().to_dict() | {"args": self.shown}
+        stored = super().to_dict() | {"args": self.shown, "signed": {}}
         if not self.open and len(self.preview) + len(str(self.args)) > CLOSED_CHARS:
             stored |= {"args": {}, "preview": LEFT_OUT, "expected": {}}
         return stored | ({"preview": "", "expected": {}} if self.volatile else {})

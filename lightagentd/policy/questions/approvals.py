@@ -113,10 +113,12 @@ class Approvals:
         *before: NewEvent,
         changes: Sequence[Change] = (),
         granted_from: Seat | None = None,
+        answered: Approval | None = None,
     ) -> Approval:
-        """As `Questions.ask`. With the seat of its owner, who may approve the call, it is granted at once."""
-        answered = None
-        if granted_from is not None:
+        """As `Questions.ask`. With the seat of its owner, who may approve the call, it is granted at once,
+        unless the approver has to be asked.
+        """
+        if granted_from is not None and not approval.approver:
             answered = _answered(approval, State.GRANTED, approval.owner, "", granted_from)
         return await self.questions.ask(approval, *before, changes=changes, answered=answered)
 
@@ -137,12 +139,16 @@ class Approvals:
         Raises ApprovalNotFound; ApprovalClosed when it is already answered, used or expired; StorageError.
         """
         approval = await self.questions.answerable(approval_id)
-        note = self._redactor.text(note)
-        state = State.GRANTED if grant else State.DENIED
-        answered = _answered(approval, state, uid, note, seat)
-        if terms is not None:
-            answered = answered.with_terms(terms, self._key_of(approval.volatile))
+        answered = self.answered(approval, grant=grant, uid=uid, note=note, seat=seat, terms=terms)
         return await self.questions.change(approval, answered, *with_it[0], changes=with_it[1])
+
+    def answered(
+        self, approval: Approval, *, grant: bool, uid: int, note: str, seat: Seat, terms: Terms | None
+    ) -> Approval:
+        """An approval with an answer, which is not stored yet."""
+        state = State.GRANTED if grant else State.DENIED
+        found = _answered(approval, state, uid, self._redactor.text(note), seat)
+        return found if terms is None else found.with_terms(terms, self._key_of(approval.volatile))
 
     async def use(
         self, approval_id: str, bound: Bound, call_id: str, *events: NewEvent, changes: Sequence[Change] = ()

@@ -49,7 +49,7 @@ def facts(command: str, cwd: str, owner: int) -> tuple[str, dict[str, Any]]:
     if unseen:
         listed = ", ".join(shown(path) for path in unseen[:FILES])
         lines.append(f"These cannot be seen from here, so their content is not compared: {listed}.")
-    found = [path for path, seen in named.items() if seen and _others_write(path, {0, owner})]
+    found = [path for path, seen in named.items() if seen and others_write(path, {0, owner})]
     for path in found[:FILES]:
         data = _read(path)
         if data is not None:
@@ -124,7 +124,7 @@ def _is_file(path: str) -> bool | None:
         return None
 
 
-def _others_write(path: str, trusted: set[int]) -> bool:
+def others_write(path: str, trusted: set[int]) -> bool:
     """Whether another user could change a file, or put another in its place."""
     try:
         return any(_open_to_others(info, trusted) for info in _on_the_way(path))

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace as with_fields
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from lightagentd.toolkit.files.search import shown
 from lightagentd.toolkit.files.undo import Record, UndoStore, digest
 
 UNDO_VARIABLE = "LIGHTAGENT_UNDO"
+UNDOES = "undoes"
+"""Beside the facts of the file that an undo rests on: what it puts back, and where."""
 
 
 def encoded(content: str, encoding: str) -> bytes:
@@ -132,6 +135,7 @@ def preview_undo(ctx: Context, call_id: str) -> Preview:
         return Preview(text=f"Takes back what the call {call_id} changed, unless it changed since. {kept}\n")
     record, data = store.find(call_id, ctx.owner)
     path = changeable(record.path)
+    undoes = {UNDOES: _content_of(record)}
     what = f"Takes back the {record.action or 'change'} of {shown(path)} by the call {call_id}.\n"
     if record.folders:
         verb = "Makes" if record.existed else "Removes, unless something else is in them:"
@@ -146,8 +150,9 @@ def preview_undo(ctx: Context, call_id: str) -> Preview:
 
     with explained(path):
         if record.existed and record.folders and change.missing_folders(path):
-            return Preview(text=diff(None), expected=preview.facts_of(None))
-        return preview.preview(path, diff, what)
+            return Preview(text=diff(None), expected=preview.facts_of(None) | undoes)
+        seen = preview.preview(path, diff, what)
+        return with_fields(seen, expected=seen.expected | undoes)
 
 
 def _rights(record: Record, was: Present | None) -> str:
@@ -251,7 +256,10 @@ def undo(ctx: Context, call_id: str) -> Result:
     again: list[str] | None = [] if record.existed and record.folders else None
     with explained(path), change.folder_of(path, again) as (folder, name):
         now = change.look(folder, name, path)
-        preview.check(ctx.expected, path, now)
+        expected = dict(ctx.expected)
+        if (undoes := expected.pop(UNDOES, None)) is not None and undoes != _content_of(record):
+            raise Conflict(f"What is kept for the call {call_id} is not what was approved to be put back.")
+        preview.check(expected, path, now)
         if (now is None) != record.existed and digest(now.data if now else None) == record.sha256_before:
             return Result(output=f"{path} is as it was before that call.\n", metadata={"path": path})
         _check_stands(record, path, now)
@@ -269,6 +277,11 @@ def undo(ctx: Context, call_id: str) -> Result:
     if not record.existed and (left := change.remove_folders(record.folders)):
         diff += f"{', '.join(map(shown, left))} stays: something else is in there.\n"
     return Result(output=diff, metadata={"path": path, "undone": call_id, **kept})
+
+
+def _content_of(record: Record) -> dict[str, Any]:
+    """What undoing it puts back, and where."""
+    return {"path": record.path, "sha256": record.sha256_before}
 
 
 def _check_stands(record: Record, path: str, now: Present | None) -> None:

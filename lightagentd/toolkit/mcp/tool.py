@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from lightagentd.errors import (
-    LOOK_FIRST,
     ConfigError,
     InvalidArgument,
     OutcomeUnknown,
@@ -29,6 +28,7 @@ from lightagentd.errors import (
 )
 from lightagentd.text.jsonrpc import Lost, RpcError
 from lightagentd.text.mcp import ELICIT
+from lightagentd.text.reason import LOOK_FIRST
 from lightagentd.tool import (
     ActionMethod,
     Args,

@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 from urllib.parse import quote, urlencode
 
 from lightagentd.errors import (
-    LOOK_FIRST,
     ConfigError,
     InvalidArgument,
     OutcomeUnknown,
@@ -24,6 +23,7 @@ from lightagentd.errors import (
     TimedOut,
     ToolError,
 )
+from lightagentd.text.reason import LOOK_FIRST
 from lightagentd.tool import Args, Context, Effect, Result, Tool, action
 from lightagentd.toolkit.openapi.document import argument_names
 from lightagentd.toolkit.schema_model import args_model

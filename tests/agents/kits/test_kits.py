@@ -247,9 +247,9 @@ LIES: dict[str, tuple[str, str]] = {
 
 async def test_a_file_that_has_its_worker_lie_is_not_believed(daemon: Daemon, kits: Kits) -> None:
     for name, (lie, said) in LIES.items():
-        lines = ["import lightagentd.worker.program as program", "real = program.describe", "deep = {}"]
+        lines = ["import lightagentd.worker.interface as interface", "real = interface.describe", "deep = {}"]
         lines += ["for _ in range(300): deep = {'properties': {'x': deep}}", "def told(loaded):"]
-        lines += ["    found = real(loaded)", f"    {lie}", "    return found", "program.describe = told"]
+        lines += ["    found = real(loaded)", f"    {lie}", "    return found", "interface.describe = told"]
         text = tool("alie") + "\n".join(lines) + "\n"
         looked = await kits.check(tarred(dba(**{"tools__alie.py": text})), "")
         assert said in " ".join(looked.problems), name

@@ -10,7 +10,7 @@ from lightagentd.agents.tool_calls.worker_replies import asked_of, event_of, res
 from lightagentd.errors import InputInvalid, OutcomeUnknown, ToolError
 from lightagentd.events.model import within
 from lightagentd.tool import Effect
-from lightagentd.worker.lanes import Call
+from lightagentd.worker.call import Call
 
 
 def wanted(tool: str = "x") -> Call:

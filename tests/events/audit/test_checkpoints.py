@@ -172,7 +172,8 @@ class _Refusing:
 
     def __init__(self, history: History, append: object) -> None:
         self.head = history.head
-        self.append = append
+        self.append = self.appending = append
+        self.environment, self.redactor = history.environment, history.redactor
 
 
 async def test_a_head_that_was_altered_or_lost_is_told_by_the_next_start(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import itertools
 import json
 import os
 import resource
@@ -25,6 +26,7 @@ from lightagentd.events.backup.portable import export, line
 from lightagentd.events.backup.stored import result_as_owner, run_as_owner
 from lightagentd.events.model import GENESIS, HEADER, dump_json
 from lightagentd.events.queries import StoredHistory
+from lightagentd.events.store.layout import SCHEMA_VERSION
 from tests.events.backup.test_backup import records
 from tests.events.backup.test_stored import STRANGER, as_root, owned
 from tests.events.made import make
@@ -231,7 +233,11 @@ WRONG: dict[str, tuple[Callable[[Lines], Lines], int, str]] = {
     "state without value": (last_state(b'{"state": "sessions", "key": "a"}'), 0, "'value'"),
     "state that is no object": (last_state(b'{"state": "sessions", "key": "a", "value": 1}'), 0, "no object"),
     "state without what it must have": (
-        lambda lines: [*lines[:-3], b'{"state": "prunings", "key": "zz", "value": {}}\n', lines[-1]],
+        lambda lines: [
+            *itertools.takewhile(lambda one: not one.startswith(b'{"state": "mail"'), lines),
+            b'{"state": "prunings", "key": "zz", "value": {}}\n',
+            lines[-1],
+        ],
         0,
         "no entry of prunings",
     ),
@@ -279,7 +285,7 @@ def test_what_was_cut_off_is_taken_when_that_is_forced(whole: Lines, elsewhere: 
     found = imported(elsewhere, b"".join(whole[:-3])[:-10], force=True)
     said = json.loads(whole[-1])
     assert (found["events"], found["states"]) == (said["events"], said["states"] - 3)
-    assert found["verified"]
+    assert "of state" in found["problem"] or "the row" in found["problem"]
 
 
 def test_the_export_of_an_older_program_is_taken(elsewhere: Path) -> None:
@@ -297,7 +303,7 @@ def test_the_export_of_an_older_program_is_taken(elsewhere: Path) -> None:
 def test_an_empty_history_goes_there_and_back(elsewhere: Path, tmp_path: Path) -> None:
     first = {
         "lightagentd_export": 1,
-        "schema_version": 2,
+        "schema_version": SCHEMA_VERSION,
         "whole": True,
         "anchor": [0, GENESIS],
         "events": 0,

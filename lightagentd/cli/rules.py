@@ -88,19 +88,15 @@ def proposal_lines(found: dict[str, Any]) -> list[str]:
 
 
 def _write_here(settings: Settings, found: dict[str, Any]) -> str:
-    """As root, in the place of a daemon that cannot write there: one rule about one exact call, whatever the
-    daemon says. Raises ConfigError, Conflict, PermissionDenied.
+    """As root, in the place of a daemon that cannot write there: what `check_rule` found right. Raises
+    Conflict, PermissionDenied.
     """
     from lightagentd.host.atomic_file import write_whole
     from lightagentd.host.paths import default_paths
-    from lightagentd.policy.rulefiles import load_texts
 
     path = Path(found["path"])
     if path.parent != default_paths().config / "policy.d":
         raise PermissionDenied(f"{path} is not in the folder of the rules of this machine.")
-    made = load_texts({str(path): str(found["text"])})
-    if [one.rule.exactly is None for one in made.rules] != [False] or made.guards:
-        raise PermissionDenied("The daemon proposes something else than a rule about one exact call.")
     try:
         path.parent.mkdir(mode=0o755, exist_ok=True)
         write_whole(path, str(found["text"]).encode(), mode=0o644, replace=False)

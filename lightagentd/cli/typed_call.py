@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from lightagentd.config.terms import terms_of
+from lightagentd.errors import PermissionDenied
 from lightagentd.host.paths import share_folder
 from lightagentd.signed.statement import USES_KEY
 
+_CONFIG = Path("/etc/lightagentd")
 _PERSON = "person"
 _ELSEWHERE = ("args", "tool_sha256", "call_id", "kit", "expected")
 """Fields of a statement that are looked at otherwise, or that name no other call."""
@@ -48,7 +50,8 @@ class TypedCall:
         same = all(stated.get(name) == one for name, one in wanted.items())
         if not same or any(others) or owner not in ((uid, 0) if self.for_root else (uid,)):
             return False
-        return self._has_args(statement["args"], str(statement["tool_sha256"]))
+        files = self._files(str(statement["agent"]))
+        return self._has_args(statement["args"], str(statement["tool_sha256"]), files)
 
     def _terms(self) -> dict[str, Any]:
         try:
@@ -57,17 +60,22 @@ class TypedCall:
             return {"confirm_within_s": None}  # the daemon should not have taken them
         return {} if found is None else found.fields()
 
-    def _has_args(self, stated: dict[str, Any], sha256: str) -> bool:
+    def _has_args(self, stated: dict[str, Any], sha256: str, files: list[Path]) -> bool:
         """Whether arguments are those that were typed, as the tool takes them."""
         if _same(stated, dict(self.args)):
             return True
-        path = next((one for one in self._files() if _sha256(one) == sha256), None)
+        path = next((one for one in files if sha256 and _sha256(one) == sha256), None)
         if path is None:
             return False
         from pydantic import ValidationError
 
         from lightagentd.worker.loader import load_tool  # slow to import
+        from lightagentd.worker.trusted import check_trusted
 
+        try:
+            check_trusted(path, f"the tool {self.tool}")
+        except PermissionDenied:
+            return False
         found = load_tool(path)
         if found.sha256 != sha256 or self.action not in found.actions:
             return False
@@ -79,9 +87,10 @@ class TypedCall:
         except ValidationError:
             return False
 
-    def _files(self) -> list[Path]:
-        """Those that may be the tool's; the digest says which is."""
-        folders = [Path("/etc/lightagentd/tools"), share_folder() / "tools"]
+    def _files(self, agent: str) -> list[Path]:
+        """Those that may be the tool's, also in a kit; the digest says which is."""
+        places, kit = (_CONFIG, share_folder()), Path("agent", "/agents/".join(agent.split(".")))
+        folders = [place / inside / "tools" for inside in (Path(), kit) for place in places]
         return [folder / f"{self.tool}.py" for folder in folders]
 
 

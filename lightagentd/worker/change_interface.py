@@ -133,6 +133,6 @@ class ChangeInterface(VarlinkInterface, name="org.lightagent1.Worker"):
 
     def _find(self, tool: str, action: str, kit: str) -> tuple[Action, LoadedTool]:
         """Raises ToolNotFound, PermissionDenied."""
-        self._verifier.check_place(tool, kit, self._worker.tools.unread(tool))
+        self._verifier.check_place(tool, kit, self._worker.tools)
         found = self._worker.find(tool, action, kit, Effect.CHANGE)
         return found, self._worker.loaded(tool, kit, Effect.CHANGE)

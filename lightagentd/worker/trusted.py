@@ -12,11 +12,11 @@ from lightagentd.host.users import called
 from lightagentd.text.reason import reason
 
 
-def check_trusted(path: Path, what: str) -> None:
-    """Raises PermissionDenied where others could write or exchange a file, or a folder or something in it.
-    `what` says in the sentence what it is.
+def check_trusted(path: Path, what: str, *, owner: int | None = None) -> None:
+    """Raises PermissionDenied where others than root and `owner`, else the own user, could write or exchange
+    a file, or a folder or something in it. `what` says in the sentence what it is.
     """
-    owners = {0, os.geteuid()}
+    owners = {0, os.geteuid() if owner is None else owner}
     try:
         for one in _written(path):
             info = one.lstat()

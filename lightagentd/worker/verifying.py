@@ -47,7 +47,7 @@ from lightagentd.toolkit.files.changes import UNDOES
 from lightagentd.worker import promised, ways
 from lightagentd.worker.call import GOES_ON, Call
 from lightagentd.worker.calls import check_args
-from lightagentd.worker.loader import LoadedTool
+from lightagentd.worker.loader import LoadedTool, ToolFiles
 from lightagentd.worker.own_rules import OwnRules, is_on_terms_of
 from lightagentd.worker.promised import Promises
 from lightagentd.worker.trusted import check_trusted
@@ -116,13 +116,13 @@ class Verifier:
         self._kept = _Kept(state)
         self._rules = OwnRules(config)
 
-    def check_place(self, tool: str, kit: str, shared: Path | None) -> None:
+    def check_place(self, tool: str, kit: str, tools: ToolFiles) -> None:
         """Before a tool is loaded: its file, if it is one of all agents, and else its kit have to be root's,
         and the kit this agent's. Raises PermissionDenied.
         """
-        if shared is not None:
+        if (shared := tools.unread(tool)) is not None:
             check_trusted(shared, f"the tool {tool}")
-        if kit and kit not in self._kits():
+        if kit and tool not in [*tools] and kit not in self._kits():
             raise PermissionDenied(
                 f"The worker for change does not load {tool[:60]} from {kit[:200]}.",
                 suggestion="Put the kit into /etc/lightagentd/agent, as root.",
@@ -289,7 +289,7 @@ class Verifier:
             found["credentials"] = credentials
         if isinstance(skills, list):
             found["skills"] = [one for one in skills if isinstance(one, str)]
-        if call.kit and call.tool == "skill":
+        if call.kit in self._kits() and call.tool == "skill":
             found["own_skills"] = f"{call.kit}/skills"
         if ways.must_keep(terms, call.tool):
             found["must_keep"] = True

@@ -288,7 +288,7 @@ def test_every_list_is_looked_at() -> None:
         if isinstance(group := root.get_command(click.Context(root), noun), click.Group)
         and "list" in group.commands
     }
-    assert lists <= {" ".join(name.split()[:2]) for name in (*LISTS, *STORED, "notify list")}
+    assert lists <= {" ".join(name.split()[:2]) for name in (*LISTS, *STORED, "notify list", "change list")}
 
 
 def test_the_meaning_of_an_exit_status_is_whole() -> None:

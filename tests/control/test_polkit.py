@@ -559,9 +559,11 @@ def test_actions_and_their_owner_are_declared() -> None:
     policy = ElementTree.parse(REPOSITORY / "packaging/polkit/org.lightagent1.policy").getroot()
     actions = {action.get("id"): action for action in policy.iter("action")}
     assert set(actions) == {f"org.lightagent1.{operation}" for operation in Operation}
-    for action in actions.values():
+    for name, action in actions.items():
+        to_both = name in ("org.lightagent1.approve", "org.lightagent1.administer")
+        owners = "unix-user:lightagent" + " unix-user:lightagent-approver" * to_both
         assert [(one.get("key"), one.text) for one in action.iter("annotate")] == [
-            ("org.freedesktop.policykit.owner", "unix-user:lightagent")
+            ("org.freedesktop.policykit.owner", owners)
         ]
         assert action.findtext("description")
         assert (action.findtext("message") or "").startswith("Authentication is required to ")

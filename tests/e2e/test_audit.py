@@ -201,37 +201,6 @@ time.sleep(600)
 GHOST = "lightagent-change@ghost.service"
 
 
-def test_a_change_that_the_history_does_not_have_is_named_by_its_call(audited: Machine) -> None:
-    """journald says which unit a record is from; one of another unit is anybody's."""
-    python = audited.run(["sed", "-n", "1s/^#!//p", "/usr/bin/lactl"]).stdout.split()[0]
-    audited.write("/var/tmp/record.py", RECORD)
-    drop_in = f"/run/systemd/system/{GHOST}.d/record.conf"
-    audited.run(["mkdir", "-p", f"/run/systemd/system/{GHOST}.d"])
-    program = f"{python} /var/tmp/record.py call_00000000000000aa"
-    audited.write(drop_in, f"[Service]\nType=exec\nExecStart=\nExecStart={program}\nPrivateTmp=no\n")
-    evil = ["systemd-run", "--quiet", "--collect", "--unit=evil", python, "/var/tmp/record.py"]
-    try:
-        audited.run([*evil, "call_00000000000000bb"])
-        audited.run(["systemctl", "daemon-reload"])
-        audited.run(["systemctl", "start", GHOST])
-        for unit in ("evil.service", GHOST):
-            eventually(
-                functools.partial(audited.journal, "--unit", unit, "MESSAGE=begun"), "journald has the record"
-            )
-        done = lactl(audited, "audit", "verify", check=False)
-        assert done.status == 74, done.explain()
-        assert "call_00000000000000aa" in done.stderr
-        assert "the history has no event of it" in done.stderr
-        assert "call_00000000000000bb of ghost" in done.stderr
-        assert "is from evil.service" in done.stderr
-    finally:
-        audited.run(["systemctl", "stop", GHOST, "evil"], check=False)
-        audited.run(["rm", "-r", f"/run/systemd/system/{GHOST}.d", "/var/tmp/record.py"])
-        audited.run(["systemctl", "daemon-reload"])
-        audited.run(["journalctl", "--quiet", "--rotate"])
-        audited.run(["journalctl", "--quiet", "--vacuum-time=1us"])
-
-
 def test_who_may_not_read_the_store_asks_the_daemon(audited: Machine) -> None:
     audited.run(["useradd", "--create-home", "--groups=lightagent", new_uid(), "anna"])
     found = json.loads(lactl(audited, "--json", "audit", "verify", user="anna").stdout)
@@ -338,3 +307,34 @@ def test_the_key_comes_from_a_credential(audited: Machine) -> None:
     finally:
         audited.run(["rm", "/etc/credstore/lightagentd.audit-key"])
         audited.run(["systemctl", "reset-failed", UNIT], check=False)
+
+
+def test_a_change_that_the_history_does_not_have_is_named_by_its_call(audited: Machine) -> None:
+    """journald says which unit a record is from; one of another unit is anybody's."""
+    python = audited.run(["sed", "-n", "1s/^#!//p", "/usr/bin/lactl"]).stdout.split()[0]
+    audited.write("/var/tmp/record.py", RECORD)
+    drop_in = f"/run/systemd/system/{GHOST}.d/record.conf"
+    audited.run(["mkdir", "-p", f"/run/systemd/system/{GHOST}.d"])
+    program = f"{python} /var/tmp/record.py call_00000000000000aa"
+    audited.write(drop_in, f"[Service]\nType=exec\nExecStart=\nExecStart={program}\nPrivateTmp=no\n")
+    evil = ["systemd-run", "--quiet", "--collect", "--unit=evil", python, "/var/tmp/record.py"]
+    try:
+        audited.run([*evil, "call_00000000000000bb"])
+        audited.run(["systemctl", "daemon-reload"])
+        audited.run(["systemctl", "start", GHOST])
+        for unit in ("evil.service", GHOST):
+            eventually(
+                functools.partial(audited.journal, "--unit", unit, "MESSAGE=begun"), "journald has the record"
+            )
+        done = lactl(audited, "audit", "verify", check=False)
+        assert done.status == 74, done.explain()
+        assert "call_00000000000000aa" in done.stderr
+        assert "the history has no event of it" in done.stderr
+        assert "call_00000000000000bb of ghost" in done.stderr
+        assert "is from evil.service" in done.stderr
+    finally:
+        audited.run(["systemctl", "stop", GHOST, "evil"], check=False)
+        audited.run(["rm", "-r", f"/run/systemd/system/{GHOST}.d", "/var/tmp/record.py"])
+        audited.run(["systemctl", "daemon-reload"])
+        audited.run(["journalctl", "--quiet", "--rotate"])
+        audited.run(["journalctl", "--quiet", "--vacuum-time=1us"])

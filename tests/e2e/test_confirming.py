@@ -79,8 +79,10 @@ def session(service: Machine, tmp_path_factory: pytest.TempPathFactory) -> Itera
     service.run(["systemctl", "enable", "--now", SOCKET])
     rules = (
         f'[[rule]]\nname = "e2e-cut"\ndecision = "allow"\ntool = "bash"\neffect = "change"\n'
-        f'args = {{ command = "{CUT}" }}\nconfirm_within = "4s"\ninverse = "{MEND}"\n'
-        f'[[rule]]\nname = "e2e-file"\ndecision = "allow"\ntool = "file"\nconfirm_within = "3s"\n'
+        f'args = {{ command = "{CUT}" }}\neven_if_tainted = true\n'
+        f'confirm_within = "4s"\ninverse = "{MEND}"\n'
+        f'[[rule]]\nname = "e2e-file"\ndecision = "allow"\ntool = "file"\neven_if_tainted = true\n'
+        f'confirm_within = "3s"\n'
     )
     service.write(RULES, rules)
     service.write(

@@ -62,6 +62,7 @@ def test_of_the_state_a_worker_sees_the_kits_alone_and_cannot_write_them(service
 
 def test_the_worker_for_change_loads_what_is_roots(service: Machine) -> None:
     service.run(["systemctl", "enable", "--now", CHANGE])
+    shell(service, "true", "change", agent="dba")
     refused = call(service, "dbstat.vacuum", agent="dba")
     assert (refused["code"], "belongs to lightagent" in refused["message"]) == ("permission_denied", True)
     lactl(service, "kits", "remove", "dba")

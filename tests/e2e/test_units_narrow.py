@@ -154,6 +154,9 @@ def test_widening_gives_everything_back_and_only_root_does_either(service: Machi
         assert refused.status != 0
         assert "Only root" in refused.stderr
     assert lactl_json(service, "change", "list") == [{"agent": "ops", "profile": "files", "file": DROP_IN}]
+    shown = service.run(["script", "-qec", "stty cols 60; lactl change list", "/dev/null"]).stdout
+    assert "ops files" in " ".join(shown.split())
+    assert max(map(len, shown.splitlines())) <= 60, shown
     lactl(service, "change", "widen", "ops")
     assert lactl_json(service, "change", "list") == [{"agent": "ops", "profile": "", "file": ""}]
     assert shell(service, "mount -t tmpfs none /mnt && umount /mnt && echo back", "change") == "back\n"

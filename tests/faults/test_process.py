@@ -109,7 +109,7 @@ def test_a_start_killed_at_any_write_of_the_migration_is_finished_by_the_next(ol
     old.daemon.start()
     assert call(old, "History.Verify")["verification"]["ok"]
     migrated = call(old, "History.Query", topic="daemon.history", limit=1000)["events"]
-    assert [one["data"]["to_version"] for one in migrated if one["type"] == "migrated"] == [2]
+    assert [one["data"]["to_version"] for one in migrated if one["type"] == "migrated"] == [3]
     old.daemon.stop()
     history = StoredHistory(old.paths.history)
     try:

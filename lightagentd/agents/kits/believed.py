@@ -37,6 +37,7 @@ class _Tool(BaseModel):
 
     name: str
     description: str = Field(max_length=_TEXT_CHARS)
+    sha256: str = Field(default="", pattern="^([0-9a-f]{64})?$")
     actions: list[_Action] = Field(min_length=1, max_length=_MOST_ACTIONS)
 
 

@@ -6,7 +6,9 @@ worker with the signature of that answer.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from lightagentd.agents.stream import TurnStream
@@ -24,6 +26,7 @@ from lightagentd.policy.questions.question import State
 from lightagentd.signed.statement import USES_KEY, Statement
 from lightagentd.tool import Effect, Place
 from lightagentd.worker.call import GOES_ON
+from lightagentd.worker.trusted import check_trusted
 from lightagentd.worker.ways import must_keep
 
 NO_TERMS = {"confirm_within_s": 0, "check": "", "inverse": ""}
@@ -71,13 +74,16 @@ async def approval_of(
 
 
 async def _registered(dispatcher: Dispatcher, origin: Origin, ready: Ready, asked: Approval) -> Approval:
-    """A new approval, which the approver knows if it has to. Raises WorkerUnavailable, and others of the
-    approver.
+    """A new approval, which the approver knows if it has to. Raises PermissionDenied for a tool of a kit
+    that is not root's, WorkerUnavailable, and others of the approver.
     """
     if origin.takes_back or not is_answered_there(dispatcher, ready):
         return asked
     tool = dispatcher.toolbox(asked.agent).tools.get(asked.tool)
     kept = dispatcher.pool.own_tools.kit_for(asked.agent, ready.action.place or Effect.CHANGE)
+    if kept and tool is not None and is_verified(dispatcher, ready):
+        # Its worker refuses it, too: nobody is asked about what cannot run.
+        await asyncio.to_thread(check_trusted, Path(tool.path).parent, f"the kit's tool {tool.name}", owner=0)
     statement = Statement(
         agent=asked.agent,
         tool=asked.tool,

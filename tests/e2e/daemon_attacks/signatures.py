@@ -120,7 +120,7 @@ def key_store(stage: Stage, mark: Path) -> None:
     said = str(_by_keys(stage, "sign", {"handle": handle[0], "data": data}))
     for signature in re.findall(r"[A-Za-z0-9+/]{86}==", said):
         stage.run(wanted, {"grant": text, "signature": signature})
-    if not re.search(r"[A-Za-z0-9+/]{86}==", said):
+    if not re.search(r"[A-Za-z0-9+/]{86}==", said) and "ApprovalRequired" not in said:
         raise LookupError(said)
 
 

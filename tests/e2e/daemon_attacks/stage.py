@@ -6,9 +6,10 @@ import contextlib
 import hashlib
 import json
 import os
+import pty
 import pwd
 import secrets
-import shlex
+import select
 import shutil
 import socket
 import subprocess
@@ -240,18 +241,25 @@ class Stage:
             path.unlink()
 
     def lactl(self, *args: str, typed: str = "", limit_s: float = 30.0) -> str:
-        """What a person sees of lactl on a terminal of theirs, where they type."""
-        command = shlex.join(["lactl", *args])
-        argv = ["script", "--quiet", "--return", "--command", command, "/dev/null"]
-        try:
-            done = subprocess.run(
-                argv, input=typed.encode(), capture_output=True, timeout=limit_s, check=False
-            )
-            seen = done.stdout.decode(errors="replace")
-        except subprocess.TimeoutExpired as late:
-            seen = (late.stdout or b"").decode(errors="replace")
-        self.said.append(seen.strip()[-200:])
-        return seen
+        """What a person sees of lactl on a terminal of theirs, where they type once they are asked."""
+        ours, theirs = pty.openpty()
+        with subprocess.Popen(
+            ["setsid", "--ctty", "--wait", "lactl", *args], stdin=theirs, stdout=theirs, stderr=theirs
+        ) as running:
+            os.close(theirs)
+            seen, end_s = b"", time.monotonic() + limit_s
+            while (left_s := end_s - time.monotonic()) > 0 and select.select([ours], [], [], left_s)[0]:
+                try:
+                    seen += os.read(ours, 1 << 16)
+                except OSError:  # nobody has the terminal any more
+                    break
+                if typed and b"[y/N]" in seen:
+                    os.write(ours, typed.encode())
+                    typed = ""
+            running.kill()
+        os.close(ours)
+        self.said.append(seen.decode(errors="replace").strip()[-200:])
+        return seen.decode(errors="replace")
 
 
 TOOL = ("bash", "file", "skill", "systemd", "crypto")

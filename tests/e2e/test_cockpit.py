@@ -52,16 +52,18 @@ OURS = (
 LARGE = (12 << 20) - 1000
 """As much as can be imported."""
 FILLED = """
-import json, lmdb, sys
+import json, pathlib, sys
+from lightagentd.events.store import rows
+from lightagentd.events.store.layout import Environment
 owner, count = int(sys.argv[1]), int(sys.argv[2])
-env = lmdb.open("/var/lib/lightagentd/history", max_dbs=64, map_size=1 << 30)
-db = env.open_db(b"sessions", create=False)
-with env.begin(write=True) as txn:
-    template = json.loads(next(value for _, value in txn.cursor(db)))
+store = Environment(pathlib.Path("/var/lib/lightagentd/history"))
+with store.env.begin(write=True) as txn:
+    template = json.loads(next(value for _, value in txn.cursor(store.db["sessions"])))
     for number in range(count):
         made = template | {"id": f"ses_{number:016x}", "agent": "ops", "owner": owner, "parent": "",
                            "title": f"Session number {number}", "updated_us": number + 1}
-        txn.put(made["id"].encode(), json.dumps(made).encode(), db=db)
+        rows.put(store, txn, "sessions", made["id"].encode(), json.dumps(made).encode())
+store.close()
 """
 """Puts sessions into the store of a daemon that is stopped: to make so many by calls takes a minute."""
 

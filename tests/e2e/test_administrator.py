@@ -109,6 +109,7 @@ def test_a_user_of_no_group_may_not_ask_over_the_bus(service: Machine, frank: st
 def test_the_bus_restarts_and_the_daemon_is_there_again(service: Machine) -> None:
     """No distribution does that on a running system, and still nothing may be lost."""
     pid = show(service, "MainPID")["MainPID"]
+    service.run(["systemctl", "start", "lightagent-approver"])
     service.run(["systemctl", "restart", "dbus.service"], timeout_s=60)
 
     def answers() -> bool:
@@ -119,6 +120,8 @@ def test_the_bus_restarts_and_the_daemon_is_there_again(service: Machine) -> Non
     assert show(service, "MainPID")["MainPID"] == pid
     eventually(lambda: lactl_json(service, "status")["problems"] == [], "no problem is left")
     assert "memory" in lactl(service, "prompt", "ops", "check memory").stdout
+    owned = ["busctl", "--acquired", "list"]
+    eventually(lambda: f"{NAME}.Approver" in service.run(owned).stdout, "the approver is there again")
     # logind stays on the old bus, and a login or apt would then wait 25 s for it in each test that follows.
     service.run(["systemctl", "restart", "systemd-logind.service"], timeout_s=60)
     service.run(["loginctl", "list-sessions"])

@@ -10,6 +10,7 @@ import pytest
 from lightagentd.events.journal.entry import GAP
 from lightagentd.events.model import message_id
 
+from .calls import shell
 from .machine import Machine
 from .product import UNIT, eventually, lactl, lactl_json, lactl_json_lines, show
 
@@ -146,6 +147,9 @@ JOURNALD = (
 
 def test_journald_gone_and_back(service: Machine) -> None:
     """The last test of this module: from here on the journal lacks events."""
+    change = "lightagent-change@ops.socket"
+    service.run(["systemctl", "enable", "--now", change])
+    shell(service, "true", "change")  # the approver is there
     stored_in_journal(service)
     before = lactl_json(service, "status")
     audit = "systemd-journald-audit.socket"
@@ -183,6 +187,13 @@ def test_journald_gone_and_back(service: Machine) -> None:
         ],
         "the daemon's own messages get through again",
     )
+    granted = len(service.journal("--unit", "lightagent-approver"))
+    shell(service, "true", "change")
+    eventually(
+        lambda: len(service.journal("--unit", "lightagent-approver")) >= granted + 2,
+        "the records of the approver get through again",
+    )
+    service.run(["systemctl", "disable", "--now", change])
     lactl(service, "audit", "verify")
     explained = service.run(["journalctl", "-x", "-u", UNIT, gap]).stdout
     assert f"between the numbers {first} and {last}" in " ".join(explained.replace("░░", " ").split())

@@ -71,8 +71,8 @@ def signing_key(folder: Path) -> Ed25519PrivateKey:
 
 
 async def serve(folder: Path, people: socket.socket, daemon: socket.socket, bus: str = "system") -> None:
-    """Serve until SIGTERM. Without a `bus` there is no polkit, and /proc says where callers run. Raises
-    LightagentError, OSError.
+    """Serve until SIGTERM. Without a `bus` there is no polkit, and /proc says where callers run; with another
+    than the system's no journald is missed. Raises LightagentError, OSError.
     """
     key, panic = signing_key(folder), Panic(folder, mode=0o644)
     panic.load()
@@ -87,7 +87,7 @@ async def serve(folder: Path, people: socket.socket, daemon: socket.socket, bus:
     requests.heard += [records.write, on_bus.changed]
 
     def status() -> dict[str, Any]:
-        problems = [on_bus.problem, f"{records.lost} records are lost." if records.lost else ""]
+        problems = [on_bus.problem, records.problem if bus == "system" else ""]
         return {
             "panic": None if panic.stop is None else asdict(panic.stop),
             "waiting": len(requests.waiting()),

@@ -37,6 +37,13 @@ class Records:
         self.lost = 0
         """How many could not wait any longer."""
 
+    @property
+    def problem(self) -> str:
+        """What the journal has not taken, as a sentence; empty when it has all."""
+        if not self.lost and self._again is None:
+            return ""
+        return f"{len(self._waiting)} records wait for journald, and {self.lost} are lost."
+
     def write(self, request: Request) -> None:
         """What a request that is new or has changed says."""
         if (kind := _KINDS.get(request.state)) is None:

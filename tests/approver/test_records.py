@@ -31,7 +31,9 @@ async def test_what_was_asked_and_answered_is_signed_without_arguments(
 ) -> None:
     monkeypatch.setattr(module, "AGAIN_S", 0.01)
     records = Records(KEY, JournalSocket(tmp_path / "journal", blocking=False))
+    assert not records.problem
     records.write(ASKED)  # nobody is there
+    assert "1 records wait" in records.problem
     records.write(replace(ASKED, state="lapsed"))
     records.write(GRANTED)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal:
@@ -39,6 +41,7 @@ async def test_what_was_asked_and_answered_is_signed_without_arguments(
         journal.bind(str(tmp_path / "journal"))
         await asyncio.sleep(0.1)
         entries = [taken(journal) for _ in range(2)]
+    assert not records.problem
     asked, granted = (signed_record.verified(one, PUBLIC) for one in entries)
     assert asked is not None
     assert granted is not None
@@ -60,5 +63,5 @@ async def test_what_cannot_wait_any_longer_is_counted(
     for _ in range(5):
         records.write(ASKED)
     await asyncio.sleep(0.05)
-    assert records.lost == 2
+    assert (records.lost, "2 are lost" in records.problem) == (2, True)
     records.close()

@@ -62,6 +62,12 @@ class _Record:
     said: dict[str, Any]
 
     @property
+    def takes_back(self) -> bool:
+        """Whether the worker began it as what takes a change back, as it was promised there."""
+        by = self.said.get("by")
+        return isinstance(by, dict) and bool(by.get("takes_back"))
+
+    @property
     def grant(self) -> tuple[object, object] | None:
         """Series and number of the grant that was given, or used."""
         by = self.said.get("by")
@@ -162,6 +168,7 @@ class Witnesses:
 
     def _compare_approvals(self, history: _History) -> None:
         granted = {record.call_id for record in self._granted}
+        granted |= {record.call_id for record in self._begun if record.takes_back}  # approved with its change
         first = self._first.get(APPROVER)
         for event in history.granted:
             call_id = _text(event, "call_id")

@@ -8,6 +8,7 @@ the statement; the worker refuses a statement with another one.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +16,12 @@ from typing import Any
 
 from lightagentd.config.terms import terms_of
 from lightagentd.errors import PermissionDenied
-from lightagentd.host.paths import share_folder
+from lightagentd.host.paths import kit_folders, share_folder
 from lightagentd.signed.statement import USES_KEY
+from lightagentd.text.agent_name import NAME
 
 _CONFIG = Path("/etc/lightagentd")
+_AGENT = re.compile(rf"{NAME.pattern}(?:\.{NAME.pattern})?")
 _PERSON = "person"
 _ELSEWHERE = ("args", "tool_sha256", "call_id", "kit", "expected")
 """Fields of a statement that are looked at otherwise, or that name no other call."""
@@ -89,9 +92,8 @@ class TypedCall:
 
     def _files(self, agent: str) -> list[Path]:
         """Those that may be the tool's, also in a kit; the digest says which is."""
-        places, kit = (_CONFIG, share_folder()), Path("agent", "/agents/".join(agent.split(".")))
-        folders = [place / inside / "tools" for inside in (Path(), kit) for place in places]
-        return [folder / f"{self.tool}.py" for folder in folders]
+        kits = kit_folders(agent, _CONFIG) if _AGENT.fullmatch(agent) else []
+        return [folder / "tools" / f"{self.tool}.py" for folder in (_CONFIG, share_folder(), *kits)]
 
 
 def _sha256(path: Path) -> str:

@@ -109,6 +109,12 @@ def share_folder() -> Path:
     return Path(sys.prefix) / "share" / "lightagentd"
 
 
+def kit_folders(agent: str, config: Path) -> list[Path]:
+    """Where a kit of an agent is, if it is root's: that of a member is in that of its kit."""
+    inside = Path("agent", "/agents/".join(agent.split(".")))
+    return [config / inside, share_folder() / inside]
+
+
 def tool_folders(paths: Paths) -> list[Path]:
     """The existing folders of tools: files of Python, and of MCP servers."""
     return [*content_folders("tools", paths), *content_folders("mcp.d", paths)]

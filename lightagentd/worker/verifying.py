@@ -34,7 +34,7 @@ from lightagentd.errors import (
     WorkerUnavailable,
 )
 from lightagentd.events.journal.journal_socket import SOCKET
-from lightagentd.host.paths import share_folder
+from lightagentd.host.paths import kit_folders
 from lightagentd.policy.decide import SCRIPTS, SHELLS
 from lightagentd.signed.grant import Grant
 from lightagentd.signed.numbers import Numbers
@@ -129,9 +129,8 @@ class Verifier:
             )
 
     def _kits(self) -> set[str]:
-        """Where a kit of this agent is, if it is root's: that of a member is in that of its kit."""
-        inside = "/agents/".join(self.agent.split("."))
-        return {str(folder / "agent" / inside) for folder in (self._config, share_folder())}
+        """Where a kit of this agent is, if it is root's."""
+        return {str(folder) for folder in kit_folders(self.agent, self._config)}
 
     async def permit(
         self, call: Call, action: Action, args: dict[str, Any], tool: LoadedTool, before: Before

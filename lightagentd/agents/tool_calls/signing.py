@@ -81,7 +81,7 @@ async def _registered(dispatcher: Dispatcher, origin: Origin, ready: Ready, aske
         return asked
     tool = dispatcher.toolbox(asked.agent).tools.get(asked.tool)
     kept = dispatcher.pool.own_tools.kit_for(asked.agent, ready.action.place or Effect.CHANGE)
-    if kept and tool is not None and is_verified(dispatcher, ready):
+    if tool is not None and kept and Path(tool.path).is_relative_to(kept) and is_verified(dispatcher, ready):
         # Its worker refuses it, too: nobody is asked about what cannot run.
         await asyncio.to_thread(check_trusted, Path(tool.path).parent, f"the kit's tool {tool.name}", owner=0)
     statement = Statement(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 TOGETHER = "tests/e2e"
 """The folder whose files share booted containers."""
-OWN_MACHINES = ("answers", "audit", "package_contents", "package_life")
+OWN_MACHINES = ("answers", "audit", "daemon_attacks", "package_contents", "package_life")
 """Tests of the booted containers that have one of their own, and so run beside those that share one."""
 SECOND_FROM = "p"
 """Of those that share one, the files from this letter on share another: all in one process would end last."""

@@ -33,15 +33,15 @@ from lightagentd.control.seats import Seats
 from lightagentd.errors import LightagentError
 from lightagentd.events.journal.journal_socket import JournalSocket
 from lightagentd.host import libc, systemd
-from lightagentd.host.atomic_file import write_whole
 from lightagentd.host.kept_key import kept_key
 from lightagentd.policy.panic import Panic
+from lightagentd.signed.public_keys import PUBLIC, publish
 from lightagentd.varlink.bounds import Bounds
 from lightagentd.varlink.server import Peer, VarlinkServer
 
 _log = logging.getLogger(__name__)
 
-KEY, PUBLIC = "key", "public"
+KEY = "key"
 DAEMON_USER = "lightagent"
 _MIB = 1 << 20
 PEOPLE = Bounds(
@@ -65,8 +65,7 @@ def signing_key(folder: Path) -> Ed25519PrivateKey:
     raw = credential.read_bytes() if credential.is_absolute() and credential.exists() else None
     made = Ed25519PrivateKey.from_private_bytes(kept_key(folder / KEY) if raw is None else raw)
     public = made.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
-    if not (folder / PUBLIC).exists() or (folder / PUBLIC).read_bytes() != public:
-        write_whole(folder / PUBLIC, public, mode=0o644)
+    publish(folder, public, mode=0o644)
     return made
 
 

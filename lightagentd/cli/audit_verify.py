@@ -25,6 +25,7 @@ from lightagentd.cli.stored import SYSTEM_STATE, state_folder, stored_option
 from lightagentd.cli.when import FORMS, Start, local, since_start
 from lightagentd.errors import HistoryDamaged, InvalidArgument, PermissionDenied
 from lightagentd.host.users import called
+from lightagentd.signed.public_keys import PublicKey, published
 from lightagentd.text.reason import reason
 
 _SHOWN_FORGED = 10
@@ -36,7 +37,7 @@ _LACKING = {
 }
 _NOT_COVERED = "what somebody with the daemon's key writes in its name, but for what is in the journal"
 _OLD_STATE = "the state beside the events, since no checkpoint of this history covers it yet"
-_APPROVER_KEY = ("lightagent-approver.service", Path("/var/lib/lightagent-approver/public"))
+_APPROVER_KEYS = ("lightagent-approver.service", Path("/var/lib/lightagent-approver"))
 _WORKER_KEYS = Path("/var/lib/lightagent-change")
 _SHOWN_CALLS, _SHOWN_REMOVALS = 20, 5
 _JOURNAL_EMPTY = (
@@ -212,29 +213,20 @@ def _from_store(
     with journal:
         fds = [] if journal.fd is None else [journal.fd]
         with contextlib.closing(Progress()) as progress:
-            keys = _witness_keys() if state == SYSTEM_STATE and not journal.has_files else {}
-            for found in run_as_owner(state, audit_store, str(state), terms, journal.fd, keys, pass_fds=fds):
+            of_units = _witness_keys() if state == SYSTEM_STATE and not journal.has_files else {}
+            given = (str(state), terms, journal.fd, of_units)
+            for found in run_as_owner(state, audit_store, *given, pass_fds=fds):
                 progress.tell(f"event {found.get('at', '')}")
         journal.warn()
     return {**found["chain"], "by": "lactl", "store": str(state), "journal": found["journal"]}
 
 
-def _witness_keys() -> dict[str, bytes]:
+def _witness_keys() -> dict[str, list[PublicKey]]:
     """The public keys of the approver and of the workers for change, as far as they can be read, by unit."""
-    found = {}
-    places = [_APPROVER_KEY]
+    places = [_APPROVER_KEYS]
     with contextlib.suppress(OSError):
-        places += [
-            (f"lightagent-change@{one.name}.service", one / "public") for one in _WORKER_KEYS.iterdir()
-        ]
-    for unit, path in places:
-        with contextlib.suppress(OSError):
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            with os.fdopen(fd, "rb") as file:
-                key = file.read(33)
-            if len(key) == 32:
-                found[unit] = key
-    return found
+        places += [(f"lightagent-change@{one.name}.service", one) for one in _WORKER_KEYS.iterdir()]
+    return {unit: keys for unit, folder in places if (keys := published(folder))}
 
 
 def _from_daemon(
@@ -332,6 +324,11 @@ def _warn_of_journal(journal: dict[str, Any]) -> None:
     if journal["unused"]:
         calls = ", ".join(journal["unused"][:_SHOWN_CALLS])
         warn(f"Note: no worker began what was approved for {len(journal['unused'])} calls: {calls}.")
+    if journal["older"]:
+        warn(
+            f"Note: {journal['older']} records are older than the keys that are known of who wrote them;"
+            " journald alone says who did."
+        )
     if journal["former"]:
         warn(f"Note: the journal has {journal['former']} entries of a history that was set aside.")
     for why, text in _LACKING.items():

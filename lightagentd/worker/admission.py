@@ -25,13 +25,14 @@ from lightagentd.errors import (
 )
 from lightagentd.signed.grant import Grant
 from lightagentd.signed.numbers import Numbers
+from lightagentd.signed.public_keys import PUBLIC
 from lightagentd.signed.statement import Statement
 from lightagentd.text.readable import visible
 from lightagentd.text.reason import reason
 from lightagentd.tool import Effect
 from lightagentd.worker.call import Call
 from lightagentd.worker.own_rules import OwnRules
-from lightagentd.worker.verifying import APPROVER, PANIC, PUBLIC
+from lightagentd.worker.verifying import APPROVER, PANIC
 
 _log = logging.getLogger(__name__)
 _log.setLevel(logging.INFO)

@@ -38,6 +38,7 @@ from lightagentd.host.paths import kit_folders
 from lightagentd.policy.decide import SCRIPTS, SHELLS
 from lightagentd.signed.grant import Grant
 from lightagentd.signed.numbers import Numbers
+from lightagentd.signed.public_keys import PUBLIC
 from lightagentd.signed.statement import Statement
 from lightagentd.text.readable import visible
 from lightagentd.text.reason import reason
@@ -54,7 +55,7 @@ from lightagentd.worker.trusted import check_trusted
 from lightagentd.worker.witness import Witness
 
 APPROVER = Path("/var/lib/lightagent-approver")
-PUBLIC, PANIC = "public", "panic"
+PANIC = "panic"
 DAEMON_USER = "lightagent"
 LONGEST_S = 86_400.0
 RESERVED = frozenset(

@@ -19,11 +19,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from lightagentd.errors import StorageError, WorkerUnavailable
 from lightagentd.events.journal import signed_record
 from lightagentd.events.journal.journal_socket import SOCKET, JournalSocket
-from lightagentd.host.atomic_file import write_whole
 from lightagentd.host.kept_key import kept_key
+from lightagentd.signed.public_keys import publish
 from lightagentd.text.reason import reason
 
-KEY, PUBLIC = "key", "public"
+KEY = "key"
 PATIENCE_S = 2.0
 """How long a journald that has too much to do is waited for."""
 _PAUSE_S = 0.02
@@ -70,10 +70,7 @@ class Witness:
         if self._key is None:
             try:
                 key = Ed25519PrivateKey.from_private_bytes(kept_key(self._state / KEY))
-                public = key.public_key().public_bytes_raw()
-                path = self._state / PUBLIC
-                if not path.exists() or path.read_bytes() != public:
-                    write_whole(path, public)
+                publish(self._state, key.public_key().public_bytes_raw())
             except OSError as err:
                 raise StorageError(
                     f"The key of this worker's records cannot be kept: {reason(err, at=True)}.",

@@ -79,7 +79,9 @@ def installed(other_machine: Machine) -> Completed:
 
 @pytest.fixture(scope="package")
 def third_machine(debian_root: Path) -> Iterator[Machine]:
-    """A third machine with the daemon running: for faults that are staged, and after that for an audit."""
+    """A third machine with the daemon running: for faults that are staged, then for an audit, then for
+    attacks as the daemon.
+    """
     with Machine(debian_root) as booted:
         install_product(booted)
         booted.prepare({"lactl": LACTL})

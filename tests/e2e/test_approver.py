@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from .machine import Completed, Machine
-from .product import eventually, new_uid
+from .product import eventually, lactl, lactl_json, new_uid
 
 pytestmark = pytest.mark.e2e
 
@@ -116,6 +116,21 @@ def test_a_damaged_log_is_told_and_the_way_out_works(service: Machine) -> None:
     service.run(["sh", "-c", command[0]])
     registered(service)
     service.run(["rm", f"{STATE}/requests.damaged"])
+
+
+def test_a_new_key_leaves_what_was_recorded_before_as_it_was(service: Machine) -> None:
+    registered(service)
+    kept = service.run(["sha256sum", f"{STATE}/public"]).stdout
+    service.run(["sh", "-c", f"systemctl stop {UNIT}; rm {STATE}/key; systemctl start {UNIT}"])
+    registered(service)
+    assert service.run(["sha256sum", f"{STATE}/public"]).stdout != kept
+    found = lactl_json(service, "audit", "verify")["journal"]
+    assert found["records"] > 0
+    assert [one for one in found["disagreements"] if one["kind"] == "unsigned"] == []
+    service.run(["mv", f"{STATE}/public.former", f"{STATE}/public.hidden"])
+    told = lactl(service, "audit", "verify").stderr
+    assert "records are older than the keys that are known" in told
+    service.run(["mv", f"{STATE}/public.hidden", f"{STATE}/public.former"])
 
 
 def test_it_needs_little_memory(service: Machine) -> None:

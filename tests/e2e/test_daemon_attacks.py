@@ -73,6 +73,12 @@ ATTACKS, CONTROLS = _names("attack"), _names("control")
 
 
 @pytest.fixture(scope="module")
+def service(third_machine: Machine) -> Machine:
+    """That of the audit, after the audit: what attacks leave is altered, as an audit tells rightly."""
+    return third_machine
+
+
+@pytest.fixture(scope="module")
 def honest(service: Machine) -> Iterator[dict[str, Any]]:
     """What the honest ways took, with the real daemon."""
     service.run(["useradd", new_uid(), "--create-home", "--groups", "lightagent", ANNA])

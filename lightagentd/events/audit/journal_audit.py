@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, BinaryIO
@@ -25,6 +25,7 @@ from lightagentd.events.audit.witnesses import RECORD_FIELDS, Disagreement, Witn
 from lightagentd.events.journal.signed_record import RECORD
 from lightagentd.events.model import decode
 from lightagentd.events.store.layout import EVENTS, Environment, seq_key
+from lightagentd.signed.public_keys import PublicKey
 
 UNIT = "lightagentd.service"
 FIELDS = (
@@ -88,6 +89,8 @@ class JournalAudit:
     """The first of them: unit, uid, pid, exe, time_us, and what they say of seq, topic and type."""
     records: int = 0
     """Records of the approver and of workers for change."""
+    older: int = 0
+    """Those of them that are older than the keys of who wrote them, so that journald alone says who did."""
     disagreements: list[Disagreement] = field(default_factory=list)
     """The first calls about which these and the history do not agree."""
     unused: list[str] = field(default_factory=list)
@@ -106,7 +109,7 @@ def compare(
     uid: int,
     since_seq: int = 0,
     since_us: int = 0,
-    keys: Mapping[str, bytes] | None = None,
+    keys: Mapping[str, Sequence[PublicKey]] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> JournalAudit:
     """Compare the journal's entries with the history, except entries about events before `since_seq`, and
@@ -141,7 +144,12 @@ class _Comparison:
     """One comparison. `found` collects the results."""
 
     def __init__(
-        self, environment: Environment, uid: int, since_seq: int, since_us: int, keys: Mapping[str, bytes]
+        self,
+        environment: Environment,
+        uid: int,
+        since_seq: int,
+        since_us: int,
+        keys: Mapping[str, Sequence[PublicKey]],
     ) -> None:
         self._witnesses = Witnesses(keys)
         self.found = JournalAudit()
@@ -268,6 +276,7 @@ class _Comparison:
             return found  # the records may be about another daemon
         self._witnesses.finish(self._environment)
         found.records, found.unused = self._witnesses.records, self._witnesses.unused
+        found.older = self._witnesses.older
         found.disagreements = self._witnesses.found
         first = self._first_seen()
         found.rotated = first - self._base

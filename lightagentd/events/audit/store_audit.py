@@ -22,13 +22,14 @@ from lightagentd.events.audit.journal_audit import JournalAudit, Run, compare
 from lightagentd.events.audit.signing import PUBLIC_FILE, public_keys, short, signed_by
 from lightagentd.events.audit.verification import Terms, Verification, verify
 from lightagentd.events.store.layout import Environment
+from lightagentd.signed.public_keys import PublicKey
 from lightagentd.text.reason import reason
 
 _PROGRESS_S = 0.2
 
 
 def audit_store(
-    state: str, terms: Terms, journal_fd: int | None, witnesses: dict[str, bytes] | None = None
+    state: str, terms: Terms, journal_fd: int | None, witnesses: dict[str, list[PublicKey]] | None = None
 ) -> Iterator[dict[str, Any]]:
     """Where `terms` trust no key, the daemon's own is trusted. `witnesses` are the keys of the approver and
     of workers for change, by unit.
@@ -64,7 +65,7 @@ def audit_store(
 
 
 def _audited(
-    state: Path, terms: Terms, journal_fd: int | None, witnesses: dict[str, bytes]
+    state: Path, terms: Terms, journal_fd: int | None, witnesses: dict[str, list[PublicKey]]
 ) -> dict[str, Any]:
     chain = _chain(state, terms)
     journal = None

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lightagentd.events.journal.signed_record import RECORD, SIGNATURE, verified
 from lightagentd.events.model import FROM_TOOL, Event, decode
 from lightagentd.events.store.layout import EVENTS, Environment, ascending, field_prefix, index_prefix
+from lightagentd.signed.public_keys import PublicKey
 
 APPROVER = "lightagent-approver.service"
 RECORD_FIELDS = tuple(name.removeprefix("LIGHTAGENT_") for name in (RECORD, SIGNATURE))
@@ -81,10 +82,14 @@ class _Record:
 class Witnesses:
     """Receives the entries with a record, and compares them at the end."""
 
-    def __init__(self, keys: Mapping[str, bytes]) -> None:
-        """`keys` are public keys by unit; the records of a unit without one are taken at journald's word."""
+    def __init__(self, keys: Mapping[str, Sequence[PublicKey]]) -> None:
+        """`keys` are public keys by unit. The records of a unit without one are taken at journald's word, and
+        so are those that are older than all of a unit's keys.
+        """
         self._keys = keys
         self.records = 0
+        self.older = 0
+        """Records that are older than the keys of their unit."""
         self.found: list[Disagreement] = []
         self.unused: list[str] = []
         """The ids of calls that were approved and that no worker began."""
@@ -106,7 +111,10 @@ class Witnesses:
             why = f"a record says {kind or 'nothing'} and is from {unit[:100] or 'no unit'}"
             self._tell("foreign", call_id, agent, time_us, why)
             return
-        if (key := self._keys.get(unit)) is not None and verified(entry, key) is None:
+        keys = self._keys.get(unit, ())
+        if keys and time_us < keys[0].since_us:
+            self.older += 1
+        elif keys and not any(verified(entry, one.key) for one in keys if one.is_of(time_us)):
             self._tell("unsigned", call_id, agent, time_us, f"a record of {unit} is not signed with its key")
             return
         if worker is not None and worker[1] != agent:

@@ -15,12 +15,14 @@ from lightagentd.events.context import within
 from lightagentd.events.journal import signed_record
 from lightagentd.events.model import NewEvent
 from lightagentd.events.store.layout import Environment
+from lightagentd.signed.public_keys import PublicKey
 from tests.events.audit.test_journal_audit import OLD_US, UID, Entry, entries_of, events_in, lines_of, sent
 from tests.events.stored import opened
 
 WORKER = "lightagent-change@ops.service"
 SECOND_US = 1_000_000
-KEYS = {APPROVER: Ed25519PrivateKey.generate(), WORKER: Ed25519PrivateKey.generate()}
+FORMER = "the approver's key before"
+KEYS = {name: Ed25519PrivateKey.generate() for name in (APPROVER, WORKER, FORMER)}
 CALL = {"tool": "file", "action": "write", "effect": "change"}
 
 
@@ -65,11 +67,15 @@ async def stored(folder: Path, *calls: tuple[str, int, bool]) -> None:
                     await history.append(NewEvent(topic=topic, type=event_type, data=data, time_us=time_us))
 
 
-def audit(folder: Path, entries: list[Entry]) -> JournalAudit:
+def key_of(name: str, since_us: int = 0, until_us: int | None = None) -> PublicKey:
+    return PublicKey(key=KEYS[name].public_key().public_bytes_raw(), since_us=since_us, until_us=until_us)
+
+
+def audit(folder: Path, entries: list[Entry], *of_approver: PublicKey) -> JournalAudit:
     of_daemon = entries_of(events_in(folder))
     environment = Environment(folder, read_only=True)
     try:
-        keys = {unit: key.public_key().public_bytes_raw() for unit, key in KEYS.items()}
+        keys = {APPROVER: of_approver or [key_of(APPROVER)], WORKER: [key_of(WORKER)]}
         return compare(environment, lines_of([*of_daemon, *entries]), uid=UID, keys=keys)
     finally:
         environment.close()
@@ -148,3 +154,33 @@ async def test_what_a_deleted_session_took_with_it_is_explained(tmp_path: Path) 
     assert shown(audit(tmp_path / "history", entries)) == []
     entries.append(record(WORKER, "begun", "call_3", 204, by=BY_RULE))
     assert [kind for kind, _ in shown(audit(tmp_path / "history", entries))] == ["unrecorded"]
+
+
+async def test_a_new_key_of_the_approver_leaves_its_older_records_as_they_are(tmp_path: Path) -> None:
+    """Its former key signed them. What that signs later is not the approver's, nor what another signed."""
+    await stored(tmp_path / "history", FIRST, ("call_2", 200, True))
+    changed_us = OLD_US + 100 * SECOND_US
+    keys = [key_of(FORMER, OLD_US, changed_us), key_of(APPROVER, changed_us)]
+    first = approved("call_1", 1, 0)
+    by_former = [
+        record(APPROVER, "asked", "call_1", 0, key=FORMER),
+        record(APPROVER, "granted", "call_1", 1, key=FORMER, grant='{"series": "s", "number": 1}', by=0),
+    ]
+    second = approved("call_2", 2, 200)
+    found = audit(tmp_path / "history", [*by_former, *first[2:], *second], *keys)
+    assert (shown(found), found.records, found.older) == ([], 8, 0)
+    late = record(APPROVER, "asked", "call_3", 203, key=FORMER)
+    found = audit(tmp_path / "history", [*by_former, *first, *second, late], *keys)
+    assert shown(found) == [("unsigned", "call_1"), ("unsigned", "call_1"), ("unsigned", "call_3")]
+
+
+async def test_records_older_than_all_known_keys_are_told_and_not_judged_by_them(tmp_path: Path) -> None:
+    await stored(tmp_path / "history", FIRST, ("call_2", 200, True))
+    grant = '{"series": "s", "number": 1}'
+    entries = [
+        record(APPROVER, "granted", "call_1", 1, key=FORMER, grant=grant, by=0),
+        *approved("call_1", 1, 0)[2:],
+        *approved("call_2", 2, 200),
+    ]
+    found = audit(tmp_path / "history", entries, key_of(APPROVER, OLD_US + 100 * SECOND_US))
+    assert (shown(found), found.older, found.records) == ([], 1, 7)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import Any
 
@@ -63,8 +64,7 @@ def command(settings: Settings, agent: str | None, session: str | None, new: boo
 
 
 def _chat(settings: Settings, about: dict[str, Any], session: str, *, new: bool, draws: bool) -> int:
-    import asyncio
-
+    from lightagentd.cli.asynchronous import run as run_async
     from lightagentd.cli.chatting.conversation import Conversation
     from lightagentd.cli.chatting.daemon import Daemon
     from lightagentd.cli.chatting.line_screen import LineScreen
@@ -84,11 +84,14 @@ def _chat(settings: Settings, about: dict[str, Any], session: str, *, new: bool,
         return await Conversation(screen, daemon, about["name"]).run(opening)
 
     try:
-        return asyncio.run(chat())
-    except ExceptionGroup as group:  # an error that ends a task of the chat, such as unwritable output
-        if (failed := group.subgroup(OSError)) is None:
+        return run_async(chat())
+    except (OSError, ExceptionGroup) as err:  # also one that ends a task of the chat: output is unwritable
+        failed = err.subgroup(OSError) if isinstance(err, ExceptionGroup) else err
+        if failed is None:
             raise
-        raise _first(failed) from group
+        if isinstance(_first(failed), BrokenPipeError):
+            signal.raise_signal(signal.SIGPIPE)  # its reader left: end quietly
+        raise _first(failed) from (None if failed is err else err)
 
 
 def _first(failed: BaseException) -> BaseException:

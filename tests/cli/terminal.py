@@ -250,8 +250,9 @@ class Terminal:
         while looked_at is self.screen.text or not holds(self.screen.text):
             looked_at = self.screen.text
             assert time.monotonic() < deadline, f"{wanted!r} is not seen in:\n{self.screen.text}"
-            if not self._read(0.5) and self._process.poll() is not None and not self._read(0.1):
-                raise AssertionError(f"lactl ended, and {wanted!r} is not seen in:\n{self.screen.text}")
+            if not self._read(0.5) and (status := self._process.poll()) is not None and not self._read(0.1):
+                ended = f"lactl ended with {status}"
+                raise AssertionError(f"{ended}, and {wanted!r} is not seen in:\n{self.screen.text}")
         return self.screen.text
 
     def finished(self) -> int:

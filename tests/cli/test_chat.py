@@ -759,6 +759,16 @@ def test_an_output_that_cannot_be_written_ends_lines_from_a_program(chats: Chatt
     assert err == b"lactl: The output cannot be written: No space left on device.\n"
 
 
+def test_a_reader_of_the_output_that_leaves_ends_lines_from_a_program_quietly(chats: Chatty) -> None:
+    pipe = subprocess.PIPE
+    with start(["chat", "test", "--new"], env=chats.env, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        process.stdout = None
+        _, err = process.communicate(b"one\ntwo\n", timeout=60)
+    assert (process.returncode, err) == (-signal.SIGPIPE, b"")
+
+
 def test_help_is_broken_between_words(chats: Chatty) -> None:
     for columns in (80, 40):
         with chats.chat(columns=columns) as terminal:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +56,9 @@ def test_what_happened_while_nobody_watched_is_shown_once(chats: Chatty, sandbox
         terminal.send("one\r")
         terminal.until("You said: one")
         terminal.until("· 1 step")
+        ignored = re.search(r"SigIgn:\s+(\w+)", Path(f"/proc/{terminal.pid}/status").read_text())
+        assert ignored is not None
+        assert int(ignored[1], 16) & 1 << (signal.SIGPIPE - 1)  # or what it asks a daemon that goes ends it
         os.kill(terminal.pid, signal.SIGSTOP)
         chats.daemon.kill()
         chats.daemon.start()

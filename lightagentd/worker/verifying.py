@@ -242,7 +242,9 @@ class Verifier:
         found = call if isinstance(call, dict) else {}
         told = {name: str(found.get(name, ""))[:100] for name in ("call_id", "tool", "action")}
         message = f"{told['tool']}.{told['action']} is refused: {err.message}"
-        await self.witness.tell_if_possible("refused", visible(message), **told, digest="", result=err.code)
+        by = {"takes_back": str(back)[:100]} if (back := found.get("takes_back")) else {}
+        record = {**told, "digest": "", "result": err.code, "by": by}
+        await self.witness.tell_if_possible("refused", visible(message), **record)
 
     def _not_begun(self, permit: Permit) -> None:
         """The call does not run after all. Raises StorageError."""

@@ -371,6 +371,8 @@ async def _check_way_back(worker: Verified, call: Call) -> None:
     assert worker.records()[0]["by"] == {"takes_back": call.call_id}
     with pytest.raises(PolicyDenied, match="is there to be taken back"):
         await worker.run(back, takes_back=call.call_id)
+    refused = worker.records()[-1]
+    assert (refused["kind"], refused["by"]) == ("refused", {"takes_back": call.call_id})
 
 
 async def _check_rest(worker: Verified, call: Call, on: dict[str, Any]) -> None:

@@ -64,7 +64,9 @@ class _Record:
 
     @property
     def takes_back(self) -> bool:
-        """Whether the worker began it as what takes a change back, as it was promised there."""
+        """Whether the worker began it as what takes a change back, as it was promised there, or refused what
+        the daemon called so.
+        """
         by = self.said.get("by")
         return isinstance(by, dict) and bool(by.get("takes_back"))
 
@@ -96,6 +98,7 @@ class Witnesses:
         self._granted: list[_Record] = []
         self._begun: list[_Record] = []
         self._refused: set[str] = set()
+        self._taking_back: set[str] = set()
         self._actions: set[tuple[object, object]] = set()
         """Tool and action of all records."""
         self._first: dict[str, int] = {}
@@ -129,6 +132,8 @@ class Witnesses:
         self._actions.add((str(said.get("tool")), str(said.get("action"))))
         if kind == "refused":
             self._refused.add(call_id)
+        if kind in ("begun", "refused") and record.takes_back:
+            self._taking_back.add(call_id)
         if self.records < _MOST_RECORDS and kind in ("granted", "begun"):
             (self._granted if kind == "granted" else self._begun).append(record)
 
@@ -175,8 +180,7 @@ class Witnesses:
         self.unused = [record.call_id for grant, record in given.items() if grant not in used][:_MOST]
 
     def _compare_approvals(self, history: _History) -> None:
-        granted = {record.call_id for record in self._granted}
-        granted |= {record.call_id for record in self._begun if record.takes_back}  # approved with its change
+        granted = {record.call_id for record in self._granted} | self._taking_back  # approved with its change
         first = self._first.get(APPROVER)
         for event in history.granted:
             call_id = _text(event, "call_id")

@@ -141,8 +141,9 @@ async def test_what_the_history_alone_has_is_named(tmp_path: Path) -> None:
 async def test_what_takes_a_change_back_was_approved_with_it(tmp_path: Path) -> None:
     """The worker promised it when the change began, and says so; the history has an approval of its own."""
     await stored(tmp_path / "history", FIRST, ("call_9", 200, True))
-    back = record(WORKER, "begun", "call_9", 203, by={"takes_back": "call_1"})
-    assert shown(audit(tmp_path / "history", [*approved("call_1", 1, 0), back])) == []
+    for kind in ("begun", "refused"):
+        back = record(WORKER, kind, "call_9", 203, by={"takes_back": "call_1"})
+        assert shown(audit(tmp_path / "history", [*approved("call_1", 1, 0), back])) == []
 
 
 async def test_what_a_deleted_session_took_with_it_is_explained(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from .debian import CHECKOUT
 from .dropins import edited
 from .machine import Machine
-from .product import UNIT, new_uid
+from .product import UNIT, new_uid, start_service
 
 pytestmark = pytest.mark.e2e
 
@@ -75,6 +75,7 @@ ATTACKS, CONTROLS = _names("attack"), _names("control")
 @pytest.fixture(scope="module")
 def service(third_machine: Machine) -> Machine:
     """That of the audit, after the audit: what attacks leave is altered, as an audit tells rightly."""
+    start_service(third_machine)
     return third_machine
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -97,7 +98,16 @@ def end_workers(machine: Machine) -> None:
     """An agent that stops takes its workers along."""
     for verb in ("stop", "start"):
         lactl(machine, "agents", verb, "ops")
-    eventually(lambda: lactl_json(machine, "status").get("workers", []) == [], "the workers end")
+    left: list[Any] = []
+
+    def ended() -> bool:
+        left[:] = lactl_json(machine, "status")["workers"]
+        return not left
+
+    try:
+        eventually(ended, "the workers end")
+    except AssertionError as err:
+        raise AssertionError(f"{err}: {left}") from err
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -27,17 +27,16 @@ ALL_S = 60.0
 
 
 class OwnTools:
-    """`worker` gives a block with a worker, `end` ends one; `alone` says whether there is one for all."""
+    """`worker` gives a block with a worker; `alone` says whether there is one for all."""
 
     def __init__(
         self,
         worker: Callable[[Whom], AbstractAsyncContextManager[WorkerProcess]],
-        end: Callable[[WorkerProcess], Awaitable[None]],
         alone: Callable[[], bool],
     ) -> None:
         self.kits: dict[str, str] = {}
         """The agents with a kit, and its folder."""
-        self._worker, self._end, self._is_alone = worker, end, alone
+        self._worker, self._is_alone = worker, alone
         self._looked_at: list[str] = []
         self._alone = asyncio.Lock()
 
@@ -67,6 +66,7 @@ class OwnTools:
         clock = asyncio.get_running_loop().time
         until = clock() + ALL_S
         async with self._worker(Whom("", Effect.OBSERVE)) as worker:
+            worker.outdated = True  # it ends with this, also when that is cancelled
             for tool in tools:
                 if clock() > until:
                     found.append(_not_described(tool, kit, f"the tools before it took {ALL_S:g} s to load"))
@@ -83,7 +83,6 @@ class OwnTools:
                     why = "it ended the worker that loaded it, or kept it from answering"
                     found.append(_not_described(tool, kit, why))
                     break
-            await self._end(worker)
         return found
 
 

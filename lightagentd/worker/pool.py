@@ -78,7 +78,7 @@ class Pool:
         self._paths = paths
         self._lanes = Lanes()
         self._room = Room(settings.max_workers, self.workers)
-        self.own_tools = OwnTools(self._worker, self._end, lambda: self.source.shares)
+        self.own_tools = OwnTools(self._worker, lambda: self.source.shares)
         self.hooks = HookWorkers(self._worker, self._end, self._lanes.kill)
         self.servers = ServerWorkers(self._worker, self._end, self.own_tools.kit_for)
         self._folders = lambda: [*self.own_tools.folders(), *self.hooks.folders.values()]
@@ -164,13 +164,12 @@ class Pool:
     async def describe(self) -> list[dict[str, Any]]:
         """A worker's description of the tools. Raises WorkerUnavailable."""
         async with self._worker(Whom("", Effect.OBSERVE)) as worker:
+            worker.outdated = True  # it ends with this, also when that is cancelled
             try:
                 reply = await worker.connection.call("org.lightagent1.Worker.Describe")
             except PeerLost as err:
-                await self._end(worker)
                 raise WorkerUnavailable(f"The worker broke off while it described its tools: {err}") from err
         found: list[dict[str, Any]] = reply["tools"]
-        await self._end(worker)
         return found
 
     async def check(

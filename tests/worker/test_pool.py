@@ -421,6 +421,18 @@ async def test_a_worker_that_cannot_start_is_said_to_be_unavailable(
     assert list(own_paths.workers.iterdir()) == []
 
 
+async def test_a_description_that_is_given_up_leaves_no_worker(own_pool: Pool) -> None:
+    """As by a reload: its answer may still be on the way."""
+    describing = asyncio.create_task(own_pool.describe())
+    await until(lambda: any(one.busy for one in own_pool.workers()), "it describes")
+    describing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await describing
+    assert own_pool.workers() == []
+    assert "probe" in {tool["name"] for tool in await own_pool.describe()}
+    assert own_pool.workers() == []
+
+
 async def test_an_abandoned_call_does_not_block_its_worker(own_pool: Pool) -> None:
     call = a_call(
         "bash", "exec", effect=Effect.OBSERVE, agent="ops", timeout_s=60.0, command="echo shown; sleep 50"

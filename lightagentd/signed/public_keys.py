@@ -59,7 +59,8 @@ def published(folder: Path) -> list[PublicKey]:
             if len(raw) == KEY_BYTES:
                 found.append(PublicKey(key=raw, since_us=int(since), until_us=int(until)))
     raw, written_us = _content(folder / PUBLIC)
-    if len(raw) == KEY_BYTES and (not found or found[-1].key != raw):  # or it is being replaced
+    being_replaced = bool(found) and found[-1].key == raw and written_us <= (found[-1].until_us or 0)
+    if len(raw) == KEY_BYTES and not being_replaced:
         found.append(PublicKey(key=raw, since_us=written_us))
     return found
 

@@ -48,9 +48,20 @@ def test_a_kill_between_the_two_files_loses_no_key(tmp_path: Path) -> None:
     publish(tmp_path, FIRST)
     publish(tmp_path, SECOND)
     (tmp_path / PUBLIC).write_bytes(FIRST)
+    os.utime(tmp_path / PUBLIC, (1_000_000_000, 1_000_000_000))
     assert keys(tmp_path) == [(FIRST, False)]
     publish(tmp_path, SECOND)
     assert keys(tmp_path) == [(FIRST, False), (SECOND, True)]
+
+
+def test_the_former_key_may_come_back_after_such_a_kill(tmp_path: Path) -> None:
+    publish(tmp_path, FIRST)
+    publish(tmp_path, SECOND)
+    (tmp_path / PUBLIC).write_bytes(FIRST)
+    os.utime(tmp_path / PUBLIC, (1_000_000_000, 1_000_000_000))
+    assert keys(tmp_path) == [(FIRST, False)]
+    publish(tmp_path, FIRST)
+    assert keys(tmp_path) == [(FIRST, False), (FIRST, True)]
 
 
 def test_what_is_no_key_is_left_out(tmp_path: Path) -> None:

@@ -98,7 +98,8 @@ class Witnesses:
         self._granted: list[_Record] = []
         self._begun: list[_Record] = []
         self._refused: set[str] = set()
-        self._taking_back: set[str] = set()
+        self._refused_back: set[str] = set()
+        """Those of them that were to take a change back."""
         self._actions: set[tuple[object, object]] = set()
         """Tool and action of all records."""
         self._first: dict[str, int] = {}
@@ -132,8 +133,8 @@ class Witnesses:
         self._actions.add((str(said.get("tool")), str(said.get("action"))))
         if kind == "refused":
             self._refused.add(call_id)
-        if kind in ("begun", "refused") and record.takes_back:
-            self._taking_back.add(call_id)
+            if record.takes_back:
+                self._refused_back.add(call_id)
         if self.records < _MOST_RECORDS and kind in ("granted", "begun"):
             (self._granted if kind == "granted" else self._begun).append(record)
 
@@ -180,7 +181,9 @@ class Witnesses:
         self.unused = [record.call_id for grant, record in given.items() if grant not in used][:_MOST]
 
     def _compare_approvals(self, history: _History) -> None:
-        granted = {record.call_id for record in self._granted} | self._taking_back  # approved with its change
+        granted = {record.call_id for record in self._granted}
+        granted |= {record.call_id for record in self._begun if record.takes_back}  # approved with its change
+        granted |= self._refused_back - history.ended.keys()  # nor did it run, as the history says too
         first = self._first.get(APPROVER)
         for event in history.granted:
             call_id = _text(event, "call_id")

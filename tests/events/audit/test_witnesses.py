@@ -53,15 +53,15 @@ def approved(call_id: str, number: int, at_s: int, **more: Any) -> list[Entry]:
     ]
 
 
-async def stored(folder: Path, *calls: tuple[str, int, bool]) -> None:
-    """A history with calls: id, when each was approved, and whether somebody was asked."""
+async def stored(folder: Path, *calls: tuple[str, int, bool | None]) -> None:
+    """With calls: id, when each was approved, and whether somebody was asked (None: and it failed)."""
     async with opened(folder) as history:
         await history.append(NewEvent(topic="daemon.state", type="ready", data={}, time_us=OLD_US))
         for call_id, at_s, asked in calls:
-            kinds = [("approval.granted", "granted", 2)] if asked else []
+            kinds = [("approval.granted", "granted", 2)] if asked is not False else []
             kinds += [("agent.tool_dispatch", "intent", 3), ("tool.file", "invocation", 4)]
             for topic, event_type, later in kinds:
-                data = {"call_id": call_id, **CALL, "result": "ok"}
+                data = {"call_id": call_id, **CALL, "result": "failed" if asked is None else "ok"}
                 time_us = OLD_US + (at_s + later) * SECOND_US
                 with within(agent="ops", session=f"ses_{call_id}"):
                     await history.append(NewEvent(topic=topic, type=event_type, data=data, time_us=time_us))
@@ -141,9 +141,19 @@ async def test_what_the_history_alone_has_is_named(tmp_path: Path) -> None:
 async def test_what_takes_a_change_back_was_approved_with_it(tmp_path: Path) -> None:
     """The worker promised it when the change began, and says so; the history has an approval of its own."""
     await stored(tmp_path / "history", FIRST, ("call_9", 200, True))
-    for kind in ("begun", "refused"):
-        back = record(WORKER, kind, "call_9", 203, by={"takes_back": "call_1"})
-        assert shown(audit(tmp_path / "history", [*approved("call_1", 1, 0), back])) == []
+    back = record(WORKER, "begun", "call_9", 203, by={"takes_back": "call_1"})
+    assert shown(audit(tmp_path / "history", [*approved("call_1", 1, 0), back])) == []
+
+
+async def test_what_the_worker_refused_to_take_back_did_not_run(tmp_path: Path) -> None:
+    """Else a daemon could call so what it says that somebody approved."""
+    await stored(tmp_path / "history", FIRST, ("call_8", 200, None), ("call_9", 300, True))
+    refused = [
+        record(WORKER, "refused", call_id, at_s, by={"takes_back": "call_1"})
+        for call_id, at_s in (("call_8", 203), ("call_9", 303))
+    ]
+    found = audit(tmp_path / "history", [*approved("call_1", 1, 0), *refused])
+    assert shown(found) == [("unapproved", "call_9")]
 
 
 async def test_what_a_deleted_session_took_with_it_is_explained(tmp_path: Path) -> None:

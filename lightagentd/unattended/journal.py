@@ -66,6 +66,8 @@ CATALOG: Mapping[Kind, str] = {
 """What `journalctl -x` explains, as in the event types."""
 MESSAGE_MAX = 48_000
 """Characters of an answer in the journal; the session has all of it."""
+_LATE_S = 5.0
+"""How long a journald that is late is waited for."""
 INFO, NOTICE, WARNING, ERROR = "6", "5", "4", "3"
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -118,6 +120,7 @@ def enter(
     journal = JournalSocket(socket)
     try:
         journal.send({name: value for name, value in entry.items() if value})
+        journal.wait_read(_LATE_S)  # this program may end now
     except OSError:
         sys.stdout.write(entry["MESSAGE"] + "\n")
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -115,6 +116,19 @@ def test_unit_that_fails_in_a_circle_is_asked_about_once(service: Machine) -> No
     ]
     assert "had its diagnosis in the last 10 minutes" in said[1]
     assert state(service, triage) == "inactive"
+
+
+def test_a_journald_that_is_late_says_which_unit_it_was(service: Machine) -> None:
+    """It looks that up when it reads the entry, and not of a process that has ended."""
+    with unit(service, "e2e-late.service", SERVICE):
+        triage = fail(service, "e2e-late.service")
+        service.run(["systemctl", "kill", "--signal=STOP", "systemd-journald.service"])
+        try:
+            service.run(["systemctl", "start", "e2e-late.service"], check=False)
+            time.sleep(4)  # longer than it takes to say that there was a diagnosis
+        finally:
+            service.run(["systemctl", "kill", "--signal=CONT", "systemd-journald.service"])
+        eventually(lambda: len(entries(service, triage)) == 2, "both entries are the unit's")
 
 
 def test_a_flow_that_a_drop_in_names_runs_for_the_unit(service: Machine) -> None:

@@ -11,6 +11,9 @@ import errno
 import fcntl
 import os
 import socket
+import sys
+import termios
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +22,7 @@ from lightagentd.host.systemd import BOOTED
 __all__ = ["BOOTED", "SOCKET", "JournalSocket", "encode_entry"]
 
 SOCKET = Path("/run/systemd/journal/socket")
+_PAUSE_S = 0.002
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 
@@ -42,6 +46,17 @@ class JournalSocket:
             if err.errno not in (errno.EMSGSIZE, errno.ENOBUFS):
                 raise
             self._send_in_memory(entry)
+
+    def wait_read(self, limit_s: float) -> bool:
+        """Wait until journald has read what was sent. It looks up the sender's unit then, and finds none of a
+        process that has ended.
+        """
+        deadline = time.monotonic() + limit_s
+        while int.from_bytes(fcntl.ioctl(self._socket, termios.TIOCOUTQ, bytes(4)), sys.byteorder):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_PAUSE_S)
+        return True
 
     def close(self) -> None:
         self._socket.close()
